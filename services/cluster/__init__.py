@@ -1,1 +1,1 @@
-"""A broker as a node of a cluster: the node either leads, or follows the leader through a shared log."""
+"""A cluster node: a broker that either leads the cluster or follows the leader through a shared log."""

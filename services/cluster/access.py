@@ -1,15 +1,15 @@
-"""Client settings for commands: each node keeps a file with the addresses of all nodes in its store.
+"""Client settings for commands: each node maintains a file in its store with the addresses of all nodes.
 
     STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this node first; `http_ca`: nodes.pem
     STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
 
-Nodes create their own certificates, so the certificates are not signed by an authority and are unknown to
-other machines. Nodes trust the certificates in the shared log (`peers`), and commands read the certificates
-from these files. The files on different nodes differ only in the order of the nodes. The files contain no
-secrets, so they may be copied to other machines. The settings contain only the path of the token file, which
-should be the same on all nodes.
+Nodes create their own certificates, which are not signed by an authority and are unknown to other machines.
+Nodes trust the certificates in the shared log (`peers`), and commands read the certificates from the file
+`nodes.pem`. The files on different nodes differ only in the order of the nodes. The files contain no secrets,
+so an administrator may copy the files to other machines. The settings refer to the token file by its path,
+which should be the same on all nodes.
 
-Weak spot: the files of other nodes do not list a node that has not announced itself yet, unless it leads.
+Weak spot: the files of other nodes do not list a follower that has not announced its copy yet.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The URLs of all nodes' HTTP interfaces, each with the node's certificate as PEM, or "" for http://."""
+"""The URL of each node's HTTP interface with the node's certificate as PEM, or "" for http://."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the content of the settings file; commands read their token from the file `token`."""
+    """Return the content of the settings file, from which commands take the path of their token file."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -46,7 +46,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write the certificate file, and then the settings file. Raise OSError if the disk fails."""
+    """Write the file of certificates, and then the settings file. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -59,7 +59,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Rewrite both files whenever their content changes, until the task is cancelled."""
+    """Rewrite both files whenever the known nodes change, until the task is cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())
@@ -67,6 +67,6 @@ async def keep_files_current(
             try:
                 await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
-            except OSError as error:  # the disk may be full, and the old files remain
+            except OSError as error:  # the disk may be full; the old files remain
                 log.warning("the file for commands was not written", reason=str(error))
         await pause(LOOK_SECONDS)

@@ -1,12 +1,12 @@
-"""The acts of a follower or candidate: calls to the engine and the replica that the election requests.
+"""The acts of a follower or candidate, which call the engine and the replica at the request of the election.
 
-Each method performs one act and returns the result, which is passed to the election and is not stored here.
-Acts block on the engine or the disk, so a node performs them in a worker thread. One act runs at a time; only
+Each method performs one act and returns the result for the election, without storing the result. Acts block
+on the engine or the disk, so a node performs acts in a worker thread. One act runs at a time; only
 `check_copy_and_disk` and `append_complaint` run concurrently with another act. The simulation calls the same
 methods.
 
-From `open` until the node leads, only the acts access the replica. While the node leads, only the event loop
-accesses the replica (`services.cluster.leading.lead`).
+Only the acts access the replica from `open` until the node leads. While the node leads, the event loop owns
+the replica (`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of records of the shared log, including BEATs, after which the next checkpoint is due."""
+"""The number of records of the shared log, BEATs included, after which the next checkpoint is due."""
 
 
 class Clocks(NamedTuple):
@@ -60,7 +60,7 @@ class Clocks(NamedTuple):
 
 
 class Acts:
-    """The acts of the node `me`; during an act, `tell` receives inputs for the election, with their times."""
+    """The acts of the node `me`; during an act, `tell` receives further inputs for the election."""
 
     def __init__(
         self,
@@ -79,22 +79,22 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """This node's certificate at the last look; only the event loop accesses this attribute."""
+        """This node's identity at the last check; only the event loop writes this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None while a copy replaces it; only the event loop accesses this attribute."""
+        """The open replica, or None while a copy replaces it; only the event loop writes this attribute."""
 
     def prepare_act(self, act: Act) -> None:
-        """Release the replica if an act replaces it. Call this method only in the event loop."""
+        """Release the replica before an act that replaces it. Call this method only in the event loop."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def apply_answer(self, answer: Input) -> None:
-        """Store the replica or the certificate from an answer. Call this method only in the event loop."""
+        """Store the replica or the identity from an act's result. Call this method only in the event loop."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
@@ -103,12 +103,12 @@ class Acts:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica."""
+        """The open replica, which must exist."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record that made an act fail, or None. Call this only in the event loop."""
+        """Return the record that made an act fail, or None. Call this method only in the event loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -122,11 +122,11 @@ class Acts:
         return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
-        """Apply the next records of the log, at most a few MiB per call.
+        """Apply the next records of the shared log, at most a few MiB per call.
 
-        With `must_check`, first check that the log still has the records that were read before. Raise
-        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails.
-        After an OSError, the replica is void.
+        With `must_check`, first check that the log still contains the records that this node has read before.
+        Raise `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk
+        fails. After an OSError, the replica is unusable.
         """
         replica = self.open_replica
         if must_check:
@@ -138,11 +138,11 @@ class Acts:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Apply the next records of the log, at most a few MiB per call; raise the same errors as `read`."""
+        """Apply the next records of the shared log, at most a few MiB; raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
-        read_ms = self.clocks.monotonic()  # silence is measured from the end of the read, before the fold
+        read_ms = self.clocks.monotonic()  # the election timeout starts at the end of the read
         for one in records_before_gap(self.engine, fold, found):
             if self.witness.is_replaced(one):
                 self.witness.require_records(self.engine, fold)
@@ -159,20 +159,20 @@ class Acts:
         )
 
     def has_many_records(self, replica: Replica) -> bool:
-        """Return whether enough records follow the checkpoint for the next checkpoint to be due."""
+        """Return whether at least CHECKPOINT_RECORDS records follow the newest checkpoint."""
         shared = replica.core.shared_in_checkpoint
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint to the shared log that the leader of an epoch does not answer client calls."""
+        """Append a complaint to the shared log that an epoch's leader does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
-            with suppress(Unknown, Refused):  # the complaint is repeated
+            with suppress(Unknown, Refused):  # the complaint is repeated later
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def check_copy_and_disk(self, has_read_all: bool) -> LookDone:
-        """Check the free disk space and the copy.
+        """Check the free disk space and the copy, and announce the copy.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -182,7 +182,7 @@ class Acts:
         return LookDone(read_progress_of(replica.fold), has_room, shown)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Read back and announce a new checkpoint, and return this node's current certificate.
+        """Check and sync the copy, announce a new checkpoint, and return this node's current identity.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -192,7 +192,7 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH, unless the log contains leader records that this node has not read.
+        """Append an EPOCH, unless the shared log contains leader records that this node has not read.
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """
@@ -206,10 +206,10 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read further, and check that this node's EPOCH is the newest and that no earlier record is lost.
+        """Read the next records, and check that this node's EPOCH is the newest and that no record is lost.
 
-        Raise `Unknown` if the engine does not answer, or `Halted` if a record that this process has read is
-        lost.
+        Raise `Unknown` if the engine does not respond, or `Halted` if the engine has lost a record that this
+        process has read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -222,9 +222,9 @@ class Acts:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch another node's copy; with `where`, fetch a copy that extends past this unreadable record.
+        """Fetch another node's copy; with `where`, the copy must extend past this unreadable record.
 
-        Raise `Unknown` if the engine does not answer, `TooOld` if this program does not support the cluster's
+        Raise `Unknown` if the engine does not respond, `TooOld` if this node does not support the cluster's
         version, `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
@@ -247,4 +247,4 @@ CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
     Act.CONFIRM: Acts.confirm,
     Act.COPY: Acts.copy,
 }
-"""The method that performs each act."""
+"""The methods that perform the acts."""

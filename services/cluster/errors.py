@@ -9,53 +9,53 @@ from tidewheel.errors import Busy, ClientMistake, ConfigurationError, TidewheelE
 
 
 class NoLeader(Busy):
-    """No node of the cluster answers as its leader."""
+    """The cluster has no reachable leader."""
 
     code = "TW-254"
 
 
 class CopyRefused(TidewheelError):
-    """A node does not give, or has not got, a copy of the store."""
+    """The copy of the store cannot be transferred."""
 
     code = "TW-257"
 
 
 class OrderRefused(TidewheelError):
-    """The leader does not do what an operator told it."""
+    """The command to the cluster was rejected."""
 
     code, exit_code = "TW-258", 4
 
 
 class EngineTrouble(Busy):
-    """The engine of the shared log is not set as it must be, so new messages are refused."""
+    """The settings of the shared log's engine are unsafe, so new messages are refused."""
 
     code, is_own = "TW-259", True
 
 
 class InvalidOrder(ClientMistake):
-    """A body does not name a node, or a version."""
+    """The request body does not contain a valid node name or version."""
 
     code = "TW-260"
 
 
 class LossNotAccepted(TidewheelError):
-    """A cluster would begin anew without what it had accepted."""
+    """The restore may lose accepted data, and the loss has not been confirmed."""
 
     code, exit_code = "TW-261", 4
 
     def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
-        """Create the error with `facts` for JSON about the remaining and the missing data."""
+        """Create the error with `facts`, a dictionary for JSON about the remaining and the missing data."""
         super().__init__(detail)
         self.facts = facts or {}
 
 
 class KeyMismatch(ConfigurationError):
-    """This node cannot open the users' secrets of its cluster."""
+    """This node cannot decrypt the users' secrets of its cluster."""
 
     code = "TW-262"
 
 
 class DuplicateNodeName(ConfigurationError):
-    """Two processes are one node of a cluster."""
+    """Two processes of the cluster use the same node name."""
 
     code = "TW-266"

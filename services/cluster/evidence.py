@@ -1,33 +1,33 @@
-"""Evidence that records in a node's copy were accepted: a state machine without I/O, clock or settings.
+"""Evidence that records in a node's copy were accepted; a state machine without I/O, clock and settings.
 
-A copy contains the accepted history up to an offset, the accepted end. The file `evidence`
-(`services.cluster.evidence_file`) records this end, the chain there, and the last leader record that was
-folded. The evidence lets a node detect that the engine has lost records or was restored from a backup. The
-bytes after the checkpoint stay on disk until the node has read the shared log past the evidence and found
-that the two agree.
+A copy contains the accepted history up to a log offset, the accepted end. The file `evidence`
+(`services.cluster.evidence_file`) contains the accepted end, the chain at the accepted end, and the last
+leader record that the node has applied. The evidence lets a node detect that the engine has lost records or
+was restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared
+log past the evidence without finding a contradiction.
 
-    state      the copy                                      what ends it
+    state      the copy                                      end of the state
     OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
-    AGREED     holds nothing that the shared log lacks       -
+    AGREED     contains no record that the log has lost      -
 
-Before the node continues reading, `sharedlog.witness` looks up the record of the evidence in the engine. If
-the record remains missing or replaced, the node halts after some time.
+Before a node reads further records, `sharedlog.witness` looks up the record of the evidence in the engine. If
+the record remains missing or replaced for some time, the node halts.
 
 Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
     on disk              below the accepted end                at or above it
     the same bytes       advance                               advance
-    no sound record      write: lost in a power cut            cut: no flush ended there
+    no valid record      write: lost in a power failure        cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-Once the fold has taken or skipped the record of the evidence, the state is determined
+The state is determined once the fold has applied or skipped the record of the evidence
 (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
 A node may neither lead nor write new evidence until the state is AGREED. Another node's copy, or the whole
-shared log, may replace this copy only if it covers the evidence (`REPLACEMENT_VERDICTS`):
+shared log, may replace a node's copy only if the replacement covers the evidence (`REPLACEMENT_VERDICTS`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
@@ -38,8 +38,8 @@ shared log, may replace this copy only if it covers the evidence (`REPLACEMENT_V
                                    -                       anything else            refuse
 
 Cost: a few comparisons for each record, and one disk read for each flush after a checkpoint. Weak spot: after
-a power cut, the evidence may be one second old, or may extend past the bytes in the log (`evidence_file`), so
-a loss of records from the last second cannot be detected.
+a power failure, the evidence may be one second old, or may extend past the bytes in the log
+(`evidence_file`). Therefore, a loss of records from the last second cannot be detected.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The accepted history that a node has read; `record` is the last leader record that was folded.
+    """The accepted history that a node has read; `record` is the offset of the last applied leader record.
 
-    `end` and `chain` describe the history after that record, and `crc` is the CRC-32 of the record's bytes.
+    The fields `end` and `chain` describe the history after that leader record, and `crc` is the CRC-32 of the
+    record's bytes.
     """
 
     cluster: bytes
@@ -66,19 +67,19 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A phrase that describes the position of the evidence, for use in a sentence."""
+        """A phrase that describes the position of the evidence, as a part of a sentence."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
 class State(Enum):
-    """The state of the comparison between a copy and the shared log."""
+    """The state of the comparison of a copy with the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
 
 
 class RecordLookup(Enum):
-    """The result of looking up the record of the evidence in the engine."""
+    """The result of the lookup of the evidence's record in the engine."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -87,7 +88,7 @@ class RecordLookup(Enum):
 
 
 class DiskComparison(Enum):
-    """The result of comparing an accepted flush with the bytes on disk at its offset."""
+    """The result of the comparison of an accepted flush with the bytes on disk at the flush's offset."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -95,7 +96,7 @@ class DiskComparison(Enum):
 
 
 class ChainComparison(Enum):
-    """The result of comparing the chain of the evidence with the history of another copy."""
+    """The result of the comparison of the evidence's chain with the history of another copy."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -124,7 +125,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): Verdict.HALT,
     (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
 }
-"""The action for a flush, by the comparison result and whether the offset is below the accepted end."""
+"""The action by the result of the comparison and by whether the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
@@ -136,9 +137,10 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The progress of a fold: the end of the history, the chain there, and the offset of the next record.
+    """The progress of a fold: the end of the history, the chain at this end, and the next record's offset.
 
-    `last` is the offset and the CRC-32 of the record that was taken last, or None before the first record.
+    The field `last` contains the offset and the CRC-32 of the last applied record, or None before the first
+    record.
     """
 
     end: int
@@ -148,11 +150,11 @@ class FoldProgress(NamedTuple):
 
 
 class CopyProof:
-    """The evidence for one node's copy, and the state of the copy.
+    """The evidence for one node's copy, and the state of the copy's comparison with the shared log.
 
     `claimed` is the evidence in the file, `checkpoint` is the start of the fold, and `trace` is the result of
-    comparing the evidence with the fold. Evidence from another cluster, for example from before a restore, is
-    ignored. Raise `Halted` if the checkpoint belongs to another history.
+    the comparison of the evidence with the fold. Evidence from another cluster, for example from before a
+    restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
-        """Return the action for the bytes at `offset`, where the disk first differs from an accepted flush.
+        """Return the action for `offset`, at which the disk first differs from an accepted flush.
 
         Raise `Halted` if the histories of the copy and the shared log differ.
         """
@@ -187,9 +189,10 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Check the fold after it has taken a record; raise `Halted` if it contradicts the evidence.
+        """Check the fold after each applied record; raise `Halted` if the fold contradicts the evidence.
 
-        After the record of the evidence, the fold of a sound log is in the state that the evidence describes.
+        After the record of the evidence, the fold of an undamaged log has the progress that the evidence
+        describes.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -201,9 +204,9 @@ class CopyProof:
         self.state = State.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return new evidence for a copy that contains all bytes up to `end`, or None if nothing has changed.
+        """Return new evidence for a copy with all bytes up to `end`, or None if no newer evidence exists.
 
-        `led` is the offset and the CRC-32 of the newest leader record that the fold has taken.
+        `led` contains the offset and the CRC-32 of the newest leader record that the fold has applied.
         """
         if self.state is State.OPEN or led is None:
             return None
@@ -215,7 +218,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the node has read the shared log past the evidence, and the log agrees with it."""
+        """Whether the shared log has confirmed the evidence, or no evidence exists."""
         return self.state is State.AGREED
 
     def _lost(self, read: FoldProgress) -> Halted:
@@ -228,7 +231,7 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether a fold still has to read the record of the evidence."""
+    """Return whether the fold has not read the record of the evidence yet."""
     return read.next_offset <= claimed.record
 
 
@@ -244,5 +247,5 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 
 
 def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
-    """Decide whether another copy, or the whole shared log, may replace a copy that has this evidence."""
+    """Return whether another copy, or the whole shared log, may replace a copy with this evidence."""
     return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

@@ -1,11 +1,11 @@
-"""The file `evidence`, which records the accepted history that a node has read (`services.cluster.evidence`).
+"""The file `evidence`, which describes the accepted history of a node's copy (`services.cluster.evidence`).
 
-The file has three slots of 4,096 bytes each, which do not share sectors or pages. The fields of a slot are
+The file has three slots of 4,096 bytes each, so no two slots share a sector or page. The fields of a slot are
 big-endian:
 
     offset width  field
     0      8      "TWEVID01"
-    8      8      number of the write; the valid slot with the largest number counts
+    8      8      number of the write; the valid slot with the highest number is used
     16     16     cluster id                               as in `sharedlog.record`
     32     8      end: CommitLog offset that was accepted  `Fold.end`
     40     8      chain there                              `Fold.chain`
@@ -16,26 +16,26 @@ big-endian:
     68     4      CRC-32 of the 68 bytes before
 
 Rules
-1. The leader and the followers write a slot after each flush and each BEAT that the shared log has accepted,
-   once the bytes up to `end` are in the log's files. This write is not synced.
-2. Once a second, the node syncs first the log's files and then this file, so that the last written slot is on
-   disk.
-3. A slot on disk is not overwritten until another slot is on disk: all writes between two syncs go to a
-   single slot, and all writes during a sync go to the third slot. Therefore, a power cut may damage two
-   slots, but the third slot remains valid.
-4. When a node opens its copy, it writes a new file, syncs it, and renames it, because the last writes of a
-   killed process may exist only in memory. A failed sync makes the copy void (`services.cluster.replica`), so
-   the node opens the copy again.
+1. The leader and the followers write a slot after each accepted flush and each accepted BEAT, once the log
+   files contain the bytes up to `end`. The write of a slot is not synced.
+2. Once a second, the node syncs first the log files and then the file `evidence`, so that the last written
+   slot is on disk.
+3. A slot on disk is not overwritten until another slot is on disk. All writes between two syncs go to one
+   slot, and all writes during a sync go to the third slot. Therefore, a power failure damages at most two
+   slots, and the third slot remains valid.
+4. When a node opens its copy, the node writes a new file, syncs the file, and renames the file, because the
+   last writes of a killed process may exist only in memory. A failed sync makes the copy unusable
+   (`services.cluster.replica`), so the node opens the copy again.
 
-Losses: a killed process loses only the flush in progress. A power cut loses the writes since the last sync,
-that is, the writes of at most one second plus the duration of a sync. After a power cut, the evidence on disk
-may be outdated. If the operating system wrote the slot to disk before the log, the end in the evidence may be
-beyond the last sound record. Both cases are detected: bytes below the end in the evidence are rewritten from
-the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long as the engine
-still has all accepted records.
+Losses: a killed process loses only the flush in progress. A power failure loses the writes since the last
+sync, that is, the writes of at most one second plus the duration of a sync. After a power failure, the
+evidence on disk may be outdated. If the operating system wrote the slot to disk before the log, the end in
+the evidence may be after the last valid record. The node then rewrites the bytes before the end in the
+evidence from the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long
+as the engine still has all accepted records.
 
-Cost: one write of 72 bytes for each flush, and two syncs a second. Weak spot: if all slots are damaged, the
-accepted end is unknown, so the node halts (`EvidenceDamaged`), and a restore uses all sound records.
+Cost: one write of 72 bytes for each flush, and two syncs per second. Weak spot: if all slots are damaged, the
+accepted end is unknown. The node then halts (`EvidenceDamaged`), and a restore uses all valid records.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ _FRESH: Final = f"{layout.EVIDENCE}.new"
 
 
 class EvidenceDamaged(Halted):
-    """The file that says what a node has seen accepted is damaged."""
+    """The file with the evidence of accepted records is damaged."""
 
 
 class EvidenceFile:
-    """The file on `disk`, created anew with `evidence`; `write` and `sync` may run concurrently."""
+    """The evidence file on `disk`, which is rewritten with `evidence`; `write` and `sync` are thread-safe."""
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot for the next write. The previous slot is on disk or is being synced."""
+        """The slot for the next write; the previous slot is on disk or is being synced."""
         self._is_unsynced = False
-        """Whether the slot was written since the last sync; if not, the next sync has no effect."""
+        """Whether the slot was written since the last sync; without a write, a sync has no effect."""
         self.written = evidence
-        """The last evidence that was written, or None if the file does not exist yet."""
+        """The last written evidence, or None if the file does not exist yet."""
         if evidence is not None:
             self._begin(evidence)
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Return the evidence file of a store; the file may be missing.
+        """Open the evidence file of a store, which may be missing.
 
         Raise `Halted` if the file is damaged, or OSError if the disk fails.
         """
@@ -87,7 +87,7 @@ class EvidenceFile:
         return cls(disk, evidence, number)
 
     def write(self, evidence: Evidence) -> None:
-        """Write new evidence without a sync. Raise OSError if the disk fails."""
+        """Write new evidence without a sync, unless the file is new. Raise OSError if the disk fails."""
         with self._lock:
             if self.written is None:
                 self._begin(evidence)
@@ -98,7 +98,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file. Raise `SyncFailed` if the sync fails; the file must then be opened again."""
+        """Sync the file. Raise `SyncFailed` if the sync fails; the caller must then open the file again."""
         with self._lock:
             if not self._is_unsynced:
                 return
@@ -106,7 +106,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Create the file durably and atomically, even if the process is killed at any time."""
+        """Create or replace the file durably and atomically."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")

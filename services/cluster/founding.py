@@ -1,27 +1,28 @@
-"""Founding of a cluster on the store of a standalone broker, or on that of a node whose cluster was lost.
+"""Creation of a cluster on the store of a standalone broker, or of a node whose cluster was lost.
 
-    store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
+    store --its end--> GENESIS with this end --appended to the shared log--> the store of a node
 
-The GENESIS record contains the offset at which the history continues. Only this store contains the earlier
-data, so every other node first copies the store (`copies.transfer`). The shared log is trimmed by the usual
-rules.
+The GENESIS record contains the log offset at which the history continues. Only this store contains the
+earlier data, so every other node first copies the store (`copies.transfer`). The shared log is trimmed
+according to the usual rules.
 
-    create --from    the whole store of a single broker
-    restore          a node's store: all sound records up to the end of its evidence; all sound records if the
-                     evidence is damaged or is missing (`RemainingData`). Damaged records, and records that
-                     the cluster accepted later, are lost. The refusal states the size of the loss: the
-                     operator must name the offset and the number of damaged bytes (`LossNotAccepted`). The
-                     damaged bytes remain in place (`holes`). Sound bytes after the offset are set aside
+    create --from    the whole store of a standalone broker
+    restore          a node's store: all valid records up to the end of its evidence, or all valid records if
+                     the evidence is damaged or missing (`RemainingData`). Damaged records, and records that
+                     the cluster accepted later, are lost. The operator must confirm the loss by the offset
+                     and the number of damaged bytes, which the error message states (`LossNotAccepted`).
+                     The damaged bytes remain on disk (`holes`). Valid bytes after the offset are set aside
                      (`tail`)
 
 Rules
-1. The store is written before the log, and the node name is written to the store last. If the process is
-   killed earlier, the store still belongs to a standalone broker, and a shared log without records does not
-   count as a cluster.
-2. The epoch continues from the epoch in the store, so handles from older epochs keep their meaning.
+1. The store is written before the shared log, and the node name is written to the store last. If the process
+   is killed before the name is written, the store still belongs to a standalone broker. A shared log without
+   records does not count as a cluster.
+2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
+   epochs keep their meaning.
 3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
-   the copy is at least as long as the store. Otherwise, the pending copy is deleted. An order to refetch is
-   also deleted, because no other copy may replace a restored store.
+   the copy is at least as long as the store. Otherwise, the pending copy is deleted. A pending `cluster
+   refetch` is cancelled, because no other copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
 cluster has never accepted.
@@ -63,11 +64,11 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""The maximum number of damaged ranges that an error message lists."""
+"""The maximum number of damaged ranges in an error message."""
 
 
 class FoundedCluster(NamedTuple):
-    """The cluster id, and the CommitLog offset at which the shared log begins."""
+    """The id of a new cluster, and the CommitLog offset at which its shared log begins."""
 
     cluster: bytes
     end: int
@@ -76,10 +77,11 @@ class FoundedCluster(NamedTuple):
 class RemainingData(NamedTuple):
     """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
-    A restore includes all sound records up to `end`. It excludes the damaged ranges, `damaged`, and the sound
-    bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is known to
-    be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven` is the reason;
-    the real end may then be higher, and a restore includes all sound records.
+    A restore includes all valid records up to `end`. A restore excludes the damaged ranges, `damaged`, and
+    the valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log
+    is known to be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven`
+    contains the reason. Without evidence, the real accepted end may be higher than `accepted_end`, and a
+    restore includes all valid records.
     """
 
     checkpoint: int
@@ -90,16 +92,16 @@ class RemainingData(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """The number of damaged bytes in keep files, which hold halves from segments deleted by retention."""
+    """The number of damaged bytes in keep files, which contain half messages from deleted segments."""
 
     @property
     def damaged_bytes(self) -> int:
-        """The number of damaged bytes in the log up to `end` and in keep files."""
+        """The number of damaged bytes in the log up to `end` and in the keep files."""
         return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
-        """The number of bytes that are known to be accepted but are missing or damaged in the store."""
+        """The number of accepted bytes that are missing or damaged in the store."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
     @property
@@ -108,7 +110,7 @@ class RemainingData(NamedTuple):
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON object that a restore reports."""
+        """Return the facts for the report of a restore as a dictionary for JSON."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -122,7 +124,7 @@ class RemainingData(NamedTuple):
         }
 
     def description(self) -> str:
-        """Return a description of the remaining and the missing data."""
+        """Return a description of the remaining and the missing data for an error message."""
         missing = (
             f"{self.missing_bytes} bytes that this node has seen accepted are missing"
             if self.missing_bytes
@@ -150,13 +152,13 @@ class RemainingData(NamedTuple):
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def acceptance_options(self) -> str:
-        """Return the command options with which an operator accepts the loss."""
+        """Return the command-line options with which an operator confirms the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class RestoredCluster(NamedTuple):
-    """A restored cluster: its id, the start of its log, the remaining data in the store, and its node."""
+    """A restored cluster: its id, the start offset of its log, the remaining data, and the node name."""
 
     cluster: bytes
     end: int
@@ -182,11 +184,12 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> RestoredCluster:
-    """Create a cluster from the surviving data in a node's store, which becomes the store of `node`.
+    """Create a cluster from the remaining data in a node's store, which becomes the store of `node`.
 
-    If `node` is None, the node keeps the name recorded in the store. Raise `LossNotAccepted` unless
-    `accepted_loss` equals the offset after which all records are lost, and `accepted_damage` equals the
-    number of damaged bytes before this offset. Raise a `StoreError` if the store cannot be used.
+    If `node` is None, the node keeps the name in the store. Raise `LossNotAccepted` unless `accepted_loss`
+    equals the offset after which all records are lost, and `accepted_damage` equals the number of damaged
+    bytes before this offset. Raise a `StoreError` if the store cannot be used, or `ClusterExists` if the
+    shared log has a cluster.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -211,7 +214,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the name of the node that owns a store; raise `ConfigurationError` if it is not recorded."""
+    """Return the name of a store's node; raise `ConfigurationError` if the store contains no name."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -220,7 +223,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a description of the operator's numbers that do not match the store."""
+    """Return a description of the operator's numbers that differ from those of the store, or ""."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -230,7 +233,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return the reason why a cluster cannot be created at the URL, or "" if it can."""
+    """Return the reason why a cluster cannot be created at the URL, or ""."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -239,8 +242,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster, or another error if the engine does not
-    answer."""
+    """Raise `ClusterExists` if the shared log has a cluster, or another error without an answer."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -250,7 +252,7 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store during a block, and provide its disk."""
+    """Lock a store during a block, and yield the disk of the store."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -264,10 +266,10 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the surviving data in a node's store: all sound records that are known to be accepted.
+    """Return the remaining data in a node's store: all valid records that are known to be accepted.
 
-    If there is no evidence of the accepted end, include all sound records. This function reads the whole log.
-    Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
+    If there is no evidence of the accepted end, the result includes all valid records. The function reads the
+    whole log. Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -295,14 +297,14 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Replace the store with a pending copy if this has already begun, or if the copy is at least as long."""
+    """Replace the store with a pending copy if the replacement has begun or the copy is at least as long."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
 
 
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store from its remaining data, cut the log after this data, and record the damage in `holes`.
+    """Recover a store from its remaining data, cut the log after the data, and write the damage to `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
@@ -315,7 +317,7 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
 
 
 def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return the end of the last sound record before `until`, and the damage before `until`."""
+    """Return the end of the last valid record before `until`, and the damage before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
@@ -323,10 +325,10 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return the range of missing bytes at the start of the log as damage, unless retention has deleted them.
+    """Return the missing bytes at the start of the log as damage, unless retention has deleted these bytes.
 
-    The checkpoint and later retention records show which bytes retention has deleted. If a power cut has
-    undone a retention record but not the deletion, the deleted bytes are reported as damage.
+    The checkpoint and later retention records show the bytes that retention has deleted. If a power failure
+    has undone a retention record but not the deletion, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -339,7 +341,7 @@ def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: i
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset at which the log files end, or 0 if there are no files."""
+    """Return the log offset at which the log files end, or 0 if there are no log files."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 
@@ -362,7 +364,7 @@ def _found(
     disk.delete(layout.REFETCH)
     position = Position(core.end_offset, CHAIN_AT_GENESIS)
     epoch = max(core.epoch.number, 0 if left is None else left.epoch)
-    # A restored cluster keeps its version: some of its nodes may not have been upgraded.
+    # A restored cluster keeps its finalized version, because some of its nodes may not have been upgraded.
     finalized = SUPPORTED if left is None else max(shared.fold.finalized, core.store.version)
     facts: dict[str, Any] = {
         "segment_bytes": segment_bytes,
@@ -382,5 +384,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(layout.EVIDENCE)  # kept until now: the log of the lost cluster may return without its end
+    disk.delete(layout.EVIDENCE)  # last, because the log of the lost cluster may return without its end
     return cluster, position.end

@@ -1,25 +1,24 @@
-"""The file `holes`: damage to a node's log and keep files that an operator has accepted (`cluster restore`).
+"""The file `holes`, which lists the damage to the log and to keep files that an operator has accepted.
 
-A restore also includes the sound records that follow damaged ones. The damaged bytes remain unchanged in
-place, and the broker skips them like any damage (docs/damage.md). Because of this file, a node does not treat
-known holes as new disk damage. New damage makes a node fetch another node's copy, but the bytes in a hole do
-not exist on any node.
+A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
+remain unchanged on disk, and the broker skips these bytes like any other damage (docs/damage.md). The file
+lets a node distinguish accepted damage from new damage. New damage makes a node fetch another node's copy,
+but the bytes in a hole do not exist on any node.
 
-    holes   JSON: log, a list of [first offset, end offset], ascending and apart; keep, the number of damaged
-            bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
+    holes   JSON: log, a list of [first offset, end offset], ascending and disjoint; keep, the number of
+            damaged bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
 
 Rules
-1. Only a restore writes the file, before it creates the new cluster. Every copy of the store contains the
-   file.
-2. Damage outside the holes makes the copy void.
-3. When a message or a queue entry is read, one damaged location is reported; after a restore, a gap that a
-   hole has left in a queue is reported too. Therefore, the node reads the whole segment before it treats the
-   copy as damaged.
+1. Only a restore writes the file `holes`, before the restore creates the new cluster. Every copy of the store
+   contains the file.
+2. Damage outside the holes makes the copy unusable.
+3. A read of a message or a queue entry reports a single damaged location, or a gap in a queue that a hole has
+   left. Therefore, the node scans the whole segment before it treats the copy as damaged.
 
-Cost: one read of a small file whenever a store is opened or copied, and one read of a segment for each
-damaged location that a read has found. Weak spot: lost timers and halves are reported, but do not make the
-node fetch a copy, even if they were lost only on this node, through a damaged timer file. A damaged `holes`
-file is treated as empty, so the node then needs a copy or another restore.
+Cost: one read of a small file whenever a store is opened or copied, and one scan of a segment for each
+damaged location that a read has found. Weak spot: if a store has holes, lost timers and half messages are
+reported, but do not make the node fetch a copy, even if a damaged timer file on this node is the cause. A
+damaged `holes` file is treated as empty, so the node then needs a copy or another restore.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The damaged ranges of the log, in ascending order, and the number of damaged bytes in keep files."""
+    """The accepted damage: ranges of the log, in ascending order, and a number of bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
@@ -47,7 +46,7 @@ class Holes(NamedTuple):
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes in a store, or no holes if the file is missing or damaged.
+    """Return the holes in a store, which are empty if the file is missing or damaged.
 
     Raise OSError if the file cannot be read.
     """
@@ -60,7 +59,7 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Write the holes durably, or delete the file if there are no holes.
+    """Write the file durably, or delete the file if there are no holes.
 
     Raise OSError if the disk fails.
     """
@@ -79,7 +78,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Fill missing segments with zeros to make the log contiguous. Raise OSError if the disk fails."""
+    """Fill missing log segments with zeros to make the log contiguous. Raise OSError if the disk fails."""
     there = layout.segment_offsets(disk)
     for one in damaged:
         at = one.first_offset
@@ -110,7 +109,7 @@ def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -
     If no record begins at `since`, because the offset comes from another history, the whole segment is read.
     Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
-    offsets = layout.segment_offsets(disk)  # `since` may be in a segment that retention has deleted
+    offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))
     found = _damage(disk, segment_bytes, max(since, begins_at), end)
     if found and found[0].first_offset == since > begins_at:
@@ -122,7 +121,7 @@ def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -
 def _damage(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     scan = LogScan(disk, segment_bytes, since, end)
     scan.check()
-    # Damage after `end` is not checked here.
+    # Damage after `end` is not reported by this function.
     found = [
         Damage(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end
     ]

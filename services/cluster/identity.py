@@ -8,19 +8,19 @@ from sharedlog.versions import OLDEST
 
 
 class Member(NamedTuple):
-    """A node as described in its EPOCH: its name, its address for clients (`HOST:PORT`) and its HTTP URL."""
+    """A node as described in its EPOCH, with its name, its client address (`HOST:PORT`) and its HTTP URL."""
 
     node: str
     listen: str
     http: str
     version: str = ""
     key: str = ""
-    """The id of the node's key of users' secrets (`services.cluster.one_key`)."""
+    """The id of the node's key for users' secrets (`services.cluster.one_key`), or "" without a key."""
     certificate: str = ""
-    """The node's certificate as PEM, or "" if other nodes connect in plaintext (`services.cluster.peers`)."""
+    """The node's certificate as PEM, or "" if nodes connect to it in plaintext (`services.cluster.peers`)."""
     supports: int = OLDEST
-    """The newest version of records that the node's program supports (`sharedlog.versions`)."""
+    """The newest record version that the node supports (`sharedlog.versions`)."""
 
     def status_fields(self) -> dict[str, Any]:
-        """Return the fields for status output, with a flag in place of the certificate."""
+        """Return the fields for status output, in which a flag replaces the certificate."""
         return self._asdict() | {"certificate": bool(self.certificate)}

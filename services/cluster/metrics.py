@@ -1,4 +1,4 @@
-"""Prometheus metrics of a node, both as a leader and as a follower."""
+"""Prometheus metrics of a cluster node, which may be the leader or a follower."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
 LOOK_EACH_MS: Final = 2_000
-"""The minimum time between measurements of progress, each of which visits all message groups."""
+"""The minimum time, in ms, between two measurements of progress; a measurement visits all message groups."""
 
 
 class ClusterMetrics(Collector):
-    """The metric families of one node."""
+    """The Prometheus metrics of one node, and the additional fields of its status."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker of this node, or None while this node does not lead."""
+        """The broker of this node while this node leads, or None."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
     @property
     def unanswered(self) -> str:
-        """The reason why the shared log does not answer or refuses calls, or "" if the shared log answers."""
+        """The reason why the shared log refuses calls or does not respond, or "" if it responds."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
-        """Return the warnings that `/readyz` adds to the readiness of the node."""
+        """Return the warnings for the response of `/readyz`."""
         node = self._node
         clock, reopened = node.clocks.engine_clock_warning(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
@@ -56,7 +56,7 @@ class ClusterMetrics(Collector):
         return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
-        """Return the JSON fields that extend the status of the node."""
+        """Return the additional fields of the node's status as a dictionary for JSON."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
@@ -67,7 +67,7 @@ class ClusterMetrics(Collector):
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
-        """Return the overdue work of a leader for JSON, measured at most once in LOOK_EACH_MS."""
+        """Return the progress of a leader for JSON, which is measured at most once every LOOK_EACH_MS."""
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():
             self._looked_ms, self._progress = None, None
@@ -77,7 +77,7 @@ class ClusterMetrics(Collector):
         return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metric families of the node."""
+        """Yield all metrics of the node."""
         role = GaugeMetricFamily("tidewheel_cluster_role", "1 for what the node does.", labels=("role",))
         for one in Role:
             role.add_metric((one.value,), int(one is self._node.role))
@@ -108,7 +108,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield the lag, the clock and the last takeover of the node."""
+        """Yield the metrics of the node's lag, clock, fitness and last takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -136,7 +136,7 @@ class ClusterMetrics(Collector):
             yield took_over
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """Yield the faults that a leader has found in the shared log, and the ages of the scrub passes."""
+        """Yield the number of faults in the shared log, and the ages of the scrub passes, on a leader."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -146,7 +146,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lag of each follower, if this node leads."""
+        """Yield the lag of each follower in bytes and in seconds; a follower yields no lags."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

@@ -1,20 +1,21 @@
 """A node in an asyncio loop, which carries out the acts of its election and serves its state to other
 modules.
 
-    election --act--> worker thread, timer or lead --answer--> election
+    election --act--> worker thread, timer or `Lead` --answer--> election
     worker thread --record that was read--> election
     operator, process, core --order, failure, request for a proof--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) makes all decisions and runs in the loop; each call of
-   `handle_input` passes one input to the election.
+1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop. Each
+   call of `handle_input` passes one input to the election.
 2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The worker threads own the
-   core while the node follows, and the loop owns the core while the node leads
+   core while the node is a follower, and the event loop owns the core while the node is the leader
    (`services.cluster.leading.lead`).
-3. Concurrent tasks (a look, a BEAT, a question to clients, and a follower's report to its leader) end with
-   the role in which they began, because their answers would be outdated.
-4. A failure without a row in the table of the election is a bug, as is any other error of the node itself. A
-   bug ends `run`, and thereby the process.
+3. Concurrent tasks are a check, a BEAT, a probe of the clients, and the reports of a follower to its leader.
+   The node cancels these tasks when its role changes, except between follower and candidate, because their
+   results would be outdated.
+4. A failure without a row in the table of the election is an internal error, as is any other unexpected
+   exception in the node. An internal error ends `run`, and thereby the process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """A takeover: its time, in ms since 1970, and its reason."""
+    """A takeover by this node: the time, in ms since 1970, and the reason."""
 
     at_ms: int
     why: str
@@ -66,8 +67,8 @@ class Takeover(NamedTuple):
 class ClusterNode:
     """A node of a cluster.
 
-    `me` is the content of its EPOCHs, `show` returns its current certificate, and `clock` returns the wall
-    time in ms.
+    `me` is the identity of the node in its EPOCH records, `show` returns the current certificate of the node,
+    and `clock` returns the wall-clock time in ms.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class ClusterNode:
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
-        """The lead of this node, from the confirmation of its EPOCH until the node stops serving clients."""
+        """The leadership of this node, from the confirmation of its EPOCH until `Lead.end` returns."""
         self.took_over: Takeover | None = None
         """The last takeover by this node, or None if this node has never led."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _assume_reached
-        """The callback that checks whether any client answers this node."""
+        """The callback that returns whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
-        """The callback that is called after a replica was replaced, to collect the old core as garbage."""
+        """The callback after the replacement of a replica, which collects the old core as garbage."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._end_with_bug)
         self.read_ms = 0
         """The time of the last read of the shared log, in ms, or 0 before the first read."""
@@ -106,7 +107,7 @@ class ClusterNode:
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Run the node as follower and leader until it leaves; raise the error of a bug."""
+        """Run the node as follower and leader until it leaves the cluster; raise an internal error."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -115,22 +116,22 @@ class ClusterNode:
             self._end_timer()
             await self._tasks.end()
             if self.lead is not None:
-                with suppress(Exception):  # the bug that ended the node is raised already
+                with suppress(Exception):  # the internal error that ended the node is raised already
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Stop following, or leading, as soon as possible."""
+        """Leave the cluster: stop following or leading as soon as possible."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
 
     def handle_input(self, given: Input, now_ms: int | None = None) -> None:
-        """Pass an input to the election, and carry out its outputs; a bug ends `run`."""
+        """Pass an input to the election, and carry out the resulting acts; an internal error ends `run`."""
         if self._over.done():
             return
         try:
             self._take(given, monotonic_ms() if now_ms is None else now_ms)
-        except Exception as bug:  # the caller, a timer or a worker thread, does not handle errors
+        except Exception as bug:  # timers and worker threads, which call this method, handle no errors
             self._end_with_bug(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
@@ -145,7 +146,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _observed_state(self) -> tuple[Role, int, str | None]:
-        """Return the role, the epoch and the leader; other tasks wait for changes of these values."""
+        """Return the role, the epoch and the leader, which are the values that other tasks wait for."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -165,7 +166,7 @@ class ClusterNode:
             self._tasks.start(self._answer(act, argument), is_concurrent=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return the coroutine that carries out an act and returns its answer."""
+        """Return the coroutine that carries out an act and returns the resulting input."""
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
@@ -173,7 +174,7 @@ class ClusterNode:
         return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
-        """Carry out an act, and pass its answer to the election."""
+        """Carry out an act, and pass its result to the election."""
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
@@ -191,7 +192,7 @@ class ClusterNode:
             self.handle_input(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Apply an answer to the node before the election receives the answer."""
+        """Update the node with the result of an act before the election receives the result."""
         self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -219,7 +220,7 @@ class ClusterNode:
             self.handle_input(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input from a worker thread to the election during an act."""
+        """Pass an input to the election from a worker thread that carries out an act."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _end_with_bug(self, bug: BaseException) -> None:
@@ -263,7 +264,7 @@ class ClusterNode:
         lead = self._current_lead
         try:
             answer = await lead.end()
-        except FAILURES:  # a full disk prevents only the last checkpoint, and not the hand-over
+        except FAILURES:  # a full disk prevents the last checkpoint, but not the hand-over
             await self._give_up_lead(lead, to)
             raise
         await self._give_up_lead(lead, to)
@@ -278,13 +279,13 @@ class ClusterNode:
             self._end_with_bug(bug)
 
     def _schedule_proof(self) -> None:
-        """Schedule one request for a proof, for all calls in the same iteration of the event loop."""
+        """Schedule one request for a proof of leadership for all calls in one iteration of the event loop."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
 
     def _ask_for_proof(self) -> None:
-        if self.role is Role.LEADING:  # else the proof is requested once the lead has begun
+        if self.role is Role.LEADING:  # otherwise, `_prepare` requests the proof when the node starts to lead
             self._is_proof_asked = False
             self.handle_input(inputs.ProofWanted())
 
@@ -297,35 +298,35 @@ class ClusterNode:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that this node has read."""
+        """The newest epoch that this node has read from the shared log."""
         return self.election.leadership.epoch
 
     @property
     def known_leader(self) -> Member | None:
-        """The leader, or None if the leader is not known.
+        """The leader of the cluster, or None if the leader is unknown.
 
-        The value is also None if this node is the leader according to the log but does not lead, for example
-        after a restart.
+        The value is also None if this node is the leader according to the shared log but does not serve
+        clients, for example after a restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The reason why the shared log gives no answer, or "" while it answers or is not used."""
+        """The reason why the shared log refuses calls or does not respond, or ""."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each broken record at which another node waits; empty if this node does not lead."""
+        """A sentence about each damaged record that another node cannot read; empty on a follower."""
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
-        """Return the epoch and its leader as soon as both are known.
+        """Wait until a leader is known, and return its epoch and the leader.
 
-        Raise TimeoutError if no leader is known after `seconds`.
+        Raise TimeoutError if the leader is still unknown after `seconds`.
         """
         async with asyncio.timeout(seconds):
             while (leader := self.known_leader) is None:
@@ -339,12 +340,12 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The number of the next record that each node with an announced holding needs."""
+        """The number of the next record that each node with an announced copy needs from the shared log."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """The URL of each node's HTTP interface, with its certificate as PEM; this node is the first."""
+        """The URL of each node's HTTP interface, with the node's certificate as PEM, this node first."""
         held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
@@ -356,18 +357,19 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node leads and the sender of the secret follows it."""
+        """Return whether this node leads and the sender of `secret` is its follower."""
         return self.lead is not None and self.lead.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record the report of a follower, or ignore the report if this node no longer leads."""
+        """Record the report of a follower, or ignore the report if this node does not lead."""
         if self.lead is not None:
             self.lead.record_position(node, end, unfit)
 
     async def _report_to_leader(self) -> None:
-        """Report this node's position to the leader periodically, and ignore failures.
+        """Report this node's position to the leader every `followers.TELL_SECONDS`, and ignore failures.
 
-        The reports use the node's own threads, because forwarded requests may occupy all other threads.
+        The reports run in the node's own worker threads, because forwarded requests may occupy all other
+        threads.
         """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
@@ -390,24 +392,24 @@ _FAILURES_ARE_BUGS: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _assume_reached() -> bool:
-    """Return True, as the default of a callback: clients are assumed to reach this node."""
+    """Return True, which means that clients reach this node; this function is a default callback."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing, as the default of a callback."""
+    """Do nothing; this function is a default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:
-    """Return whether a node halts because the shared log is inconsistent or lost."""
+    """Return whether an error means that the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
 def write_log_line(line: Line) -> None:
-    """Write a line to the log."""
+    """Write a line to the log of this process."""
     getattr(log, line.level)(line.event, **line.facts)
 
 
 def monotonic_ms() -> int:
-    """Return the time of a monotonic clock of this machine, in ms."""
+    """Return the monotonic time of this machine, in ms."""
     return time.monotonic_ns() // 1_000_000

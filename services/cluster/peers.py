@@ -1,21 +1,22 @@
-"""Connections between nodes: over TLS if the other node offers TLS, with its certificate pinned.
+"""Connections between nodes, which use TLS with a pinned certificate if the other node offers TLS.
 
-    a node announces its          certificate in the shared log: only the first of its chain, as PEM, which is
-                                  public (EPOCH and BEAT of the leader, CHECKPOINT of nodes that give copies)
+    a node                        announces its certificate in the shared log: only the first of its chain, as
+                                  PEM (EPOCH and BEAT of the leader, CHECKPOINT of nodes that give copies)
     a node that connects to it    trusts exactly that certificate, from any issuer: nodes trust the shared log
-                                  already, and no authority is involved
-    there is no certificate       if only its own machine reaches the node, and its ports take plaintext
+                                  already, and no certificate authority is involved
+    no certificate                the node is reachable only from its own machine, and its ports use plaintext
 
-A node announces a renewed certificate within seconds. Until then, a new connection finds an unknown
-certificate, sends nothing, and is retried (`forwarding`). With `--tls-clients`, a node also presents its
-certificate as a TLS client of the other nodes, so an authority in the file must have issued the certificate.
+A node announces a renewed certificate within seconds. Until the announcement, other nodes reject the unknown
+certificate, send no data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents
+its certificate as a TLS client of the other nodes, so an authority in the file given by `--tls-clients` must
+have issued the certificate.
 
-A network that drops packets silently leaves half-open connections. Therefore, a connection attempt is
-abandoned after `CONNECT_SECONDS`. An open connection is abandoned after `SILENT_SECONDS` without any traffic,
-including TCP acknowledgements; the answer of a live node may take as long as the caller allows.
+A network that silently drops packets leaves half-open connections. Therefore, a connection attempt is
+abandoned after `CONNECT_SECONDS`. An open connection is closed after `SILENT_SECONDS` without any traffic,
+including TCP acknowledgements. The response of a live node may take up to the timeout of the caller.
 
-Cost: one handshake for each connection of gRPC and each request of HTTP, and some 50 us of CPU time on both
-nodes for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the
+Cost: one TLS handshake for each gRPC connection and each HTTP request, and about 50 us of CPU time on each of
+the two nodes for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the
 certificate, so a certificate without a name cannot be used.
 """
 
@@ -35,7 +36,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""The maximum length of a certificate, which is stored in the shared log and in every checkpoint."""
+"""The maximum length, in bytes, of a certificate, which the shared log and every checkpoint contain."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -43,15 +44,15 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""The socket options for keepalive probes to a silent peer, one each second, if the system has them."""
+"""The socket options for one keepalive probe each second to a silent peer, where the system supports them."""
 
 
 class CertificateMismatch(ConnectionError):
-    """What answers at a node's address is not known to be that node; nothing was sent there."""
+    """The server at a node's address could not be verified as that node, so no data was sent."""
 
 
 class Identity(NamedTuple):
-    """The announced certificate of a node, and its chain and key if the node is a TLS client."""
+    """The announced certificate of a node, with its chain and its key if the node is also a TLS client."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -59,7 +60,7 @@ class Identity(NamedTuple):
 
 
 def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
-    """Return a function that returns the current certificate of the files.
+    """Return a function that returns the current identity from the TLS files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -67,9 +68,9 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
 
 def load_identity(files: TlsFiles) -> Identity:
-    """Return the certificate of a node with these TLS files.
+    """Return the identity of a node with the TLS files `files`.
 
-    Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
+    Raise `ConfigurationError` if the files cannot be used, or OSError if the files cannot be read.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -104,10 +105,10 @@ def name_in(certificate: str) -> str:
 
 
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Return a connection to the HTTP interface at `url`, of the node with this certificate.
+    """Return an open connection to the HTTP interface at `url` of the node with the given certificate.
 
-    An answer may take up to `seconds`. Raise `CertificateMismatch` if the peer has another certificate, or
-    another OSError if the connection fails. In both cases, no request was sent.
+    The timeout for a response is `seconds`. Raise `CertificateMismatch` if the peer has another certificate,
+    or another OSError if the connection fails. No request has been sent when an error is raised.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -131,7 +132,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable keepalive probes, which close the connection to a silent peer."""
+    """Enable TCP keepalive probes, which close the connection to a silent peer."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -141,7 +142,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Post facts to another node, and return whether the node accepted them."""
+    """Send `facts` to another node in a POST request, and return whether the node accepted the request."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:
@@ -156,7 +157,7 @@ def post(
 
 
 def certificate_mismatch_text(where: str, reason: str) -> str:
-    """Return the error message for an address whose certificate is not the one in the shared log."""
+    """Return the error message for an address with another certificate than the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -164,7 +165,7 @@ def certificate_mismatch_text(where: str, reason: str) -> str:
 
 
 def _context_trusting(certificate: str) -> ssl.SSLContext:
-    """Return a context that accepts exactly one certificate, with any host name."""
+    """Return an SSL context that accepts exactly one certificate, with any host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed
@@ -173,7 +174,7 @@ def _context_trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Try a handshake with this node's own server; raise `ConfigurationError` if the handshake fails."""
+    """Perform a TLS handshake with this node's own server; raise `ConfigurationError` on failure."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)

@@ -1,33 +1,35 @@
 """A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
 
-    open    go back to the newest checkpoint -> recover the core from the checkpoint
-    take    record of the shared log -> fold; an accepted flush -> the same bytes into the log's files -> core
-    lead    begin -> the core writes to the shared log, and the copy follows the records of its own node
+    open    return to the newest checkpoint -> recover the core from the checkpoint
+    take    record of the shared log -> fold; an accepted flush -> the same bytes to the log files -> core
+    lead    the core writes to the shared log, and the sink applies the node's own records to the copy
 
 Rules
 1. At startup, a node does not trust any bytes after its newest checkpoint, even if their CRC is correct.
-   Sound records may never have been accepted by the cluster, and a power cut may have left holes between
-   records. The core begins at the checkpoint, and the node folds all later records again from the shared log.
-   The bytes after the checkpoint remain in place until the shared log confirms them (`tail`), because they
-   may be the only copy. The file `evidence` records the accepted end, and is updated after each accepted
-   flush.
-2. A checkpoint holds the fold (`SHARED`) and the core at the same point of the history. A checkpoint is taken
-   between two flushes, and contains accepted records only.
-3. The core of a follower appends no records and does no work that is due: the leader decides both, and the
-   follower receives the decisions as records. Damage or a full disk of a single node does not change the
-   history.
-4. The leader decides each cut of the log by retention, and every node carries out the cut when it takes the
-   record of the cut. First, the node takes a checkpoint, and copies the open halves to its keep file, so no
-   timer needs the log below the cut. A segment is deleted once both checkpoints of the node cover it.
-5. A node that has just started may soon be restarted. Therefore, a node takes a checkpoint at the end of the
-   catch-up after an opening, and at the first look of a lead, if at least AGAIN_BYTES of log follow the
-   newest checkpoint.
-6. After an error of the disk, a copy and its core are void, and the copy is opened again. If a copy has lost
-   records that only other machines have (`StoreDamaged`), the copy of another node replaces it
+   Valid records may never have been accepted by the cluster, and a power failure may have left holes between
+   records. The core starts at the checkpoint, and the node reads all later records from the shared log again.
+   The bytes after the checkpoint remain on disk until the shared log confirms them (`tail`), because these
+   bytes may be the only copy. The file `evidence` contains the accepted end of the log, and is updated after
+   each accepted flush.
+2. A checkpoint contains the fold (`SHARED`) and the core at the same log offset. A checkpoint is taken
+   between two flushes, and contains only accepted records.
+3. The core of a follower neither appends records nor performs due work. The leader decides both, and the
+   follower receives the decisions as records. Damage or a full disk on a single node does not change the
+   history of the cluster.
+4. The leader decides each cut of the log by retention, and every node carries out the cut when the node
+   applies the record of the cut. Before a cut, the node takes a checkpoint and copies the open half messages
+   to its keep file, so no timer needs the log before the cut. A node deletes a segment once both of its
+   checkpoints cover the segment.
+5. A recently started node may be restarted soon. Therefore, a node takes a checkpoint at the end of the
+   catch-up after it has opened its copy, and at its first check as leader, if at least AGAIN_BYTES of log
+   follow the newest checkpoint.
+6. After a disk error, a copy and its core are unusable, and the node opens the copy again. If a copy has lost
+   records that only other machines have (`StoreDamaged`), the copy of another node replaces the damaged copy
    (`services.cluster.copies`).
 
 Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot:
-each start reads the shared log again from the newest checkpoint on, up to `SNAPSHOT_LOG_BYTES_MAX`.
+each start reads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of records after the newest checkpoint from the shared
+log again.
 """
 
 from __future__ import annotations
@@ -57,38 +59,38 @@ from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 LEASE_MS_MIN: Final = 30_000
-"""The minimum time for which a recorded lease remains valid after a takeover.
+"""The minimum time, in ms, for which a recorded lease remains valid after a takeover.
 
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The minimum number of log bytes after which another checkpoint is useful; a start reads them in 0.4 s."""
+"""The minimum number of log bytes that make another checkpoint useful; a start reads 8 MiB in 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""The outcomes of records after which the evidence is updated."""
+"""The outcomes of records that update the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be derived from other parts (`services.broker.spine.values.Damaged`)."""
+"""The parts of a store that cannot be rebuilt from other parts (`services.broker.spine.values.Damaged`)."""
 
 
 class SharedPart:
-    """The part of the core's snapshots that contains the fold."""
+    """The part of a core's snapshot that contains the fold of the shared log."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the core does not contain the last accepted flush of the fold yet."""
+        """Whether the core still lacks the last accepted flush of the fold."""
 
     def freeze(self) -> Any:
-        """Return the fold as JSON for a snapshot."""
+        """Return the fold as a JSON value for a snapshot."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Replace the fold by the fold of a snapshot."""
+        """Replace the fold with the fold in a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
 class Replica:
-    """A node's copy of the cluster's store, which `Replica.open` creates."""
+    """A node's copy of the cluster's store; `Replica.open` opens the copy."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -99,17 +101,17 @@ class Replica:
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[Damaged] = set()
-        """The reported damage that is due to holes which an operator has accepted."""
+        """The reported damage that lies in holes, which an operator has accepted."""
         self.sink: SharedSink | None = None
-        """The sink for the core's records while this node leads, or None while this node follows."""
+        """The sink for the core's records on a leader, or None on a follower."""
         self._is_settled = False
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
         """Open the copy on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` if data is lost that cannot be restored on this machine, another `StoreError` or
-        `Halted` if the store cannot be used, or OSError if the disk fails.
+        Raise `StoreDamaged` if the copy has lost data that cannot be restored from this machine, another
+        `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.install_copy(disk)
         if disk.size(layout.REFETCH) >= 0:
@@ -129,20 +131,20 @@ class Replica:
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """The number of accepted bytes after the newest checkpoint, which the next start reads again."""
+        """The number of accepted log bytes after the newest checkpoint, which the next start reads again."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
     def last_led(self) -> tuple[int, int] | None:
-        """The offset and the CRC-32 of the newest record of a leader that this copy has ever folded."""
+        """The offset and the CRC-32 of the newest leader record that this copy has ever applied."""
         claimed = self._proof.claimed
         return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
-        """Raise `StoreDamaged` if the copy has lost data that cannot be restored on this machine.
+        """Raise `StoreDamaged` if the copy has lost data that cannot be restored from this machine.
 
-        The start of the log is checked only with `has_read_all`: the records that the shared log had when the
-        copy was opened may include a cut by retention.
+        The start of the log is checked only with `has_read_all`, because the records that the shared log
+        contained when the copy was opened may include a cut by retention.
         """
         for one in tuple(self.core.damage):
             if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_due_to_holes(one):
@@ -152,13 +154,13 @@ class Replica:
             raise StoreDamaged(describe_missing_segments(store.may_begin_at, store.log.first_offset))
 
     def _is_due_to_holes(self, one: Damaged) -> bool:
-        """Return whether the damage is due to known holes only, and its segment has no other damage."""
+        """Return whether the damage lies in known holes, and its segment has no other damage."""
         if not self._holes.has_any or one in self._of_holes:
             return self._holes.has_any
         if one.part == "log":
             log = self.core.store.log
             first, end = log.first_offset, log.durable_offset
-            if one.path:  # damage without a path may be anywhere in the log
+            if one.path:  # without a path, the damage may be anywhere in the log
                 first = int(one.path[-layout.OFFSET_DIGITS :])
                 end = min(log.segments.end_of(first), end)
             if first not in log.segments.first_offsets:
@@ -171,13 +173,13 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Take the next record of the shared log.
+        """Apply the next record of the shared log, at `offset`, to the copy.
 
-        Check the CRC and the offset of each record of a flush before any of the flush is written.
+        Verify the CRC and the offset of all records of a flush before any byte of the flush is written.
 
-        Raise `Trimmed` if the record is a GENESIS whose history begins after bytes that this node lacks.
+        Raise `Trimmed` if the record is a GENESIS whose history begins at a log offset that this node lacks.
         Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. After an OSError,
-        the copy is void.
+        the copy is unusable.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -202,23 +204,23 @@ class Replica:
     def sync(self) -> None:
         """Sync the accepted log to disk, and then its evidence.
 
-        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails; after
-        an OSError, the copy is void.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. After
+        an OSError, the copy is unusable.
         """
         written = self._evidence.written
         if written is None:
             return
-        end = min(written.end, self.core.end_offset)  # after a start the evidence may be ahead of the core
+        end = min(written.end, self.core.end_offset)  # after a start, the evidence may be ahead of the core
         for first in self.core.store.log.segments.touched(self._synced_end, end):
             self._disk.sync(layout.segment_path(first))
         self._evidence.sync()
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare a copy that has read the whole shared log to lead.
+        """Prepare the copy to lead, after the node has read the whole shared log.
 
-        Bytes after the end of the log were never accepted, and are set aside. Raise `Unknown` if the copy may
-        not lead, or OSError if the disk fails. After an OSError, the copy is void.
+        Bytes after the accepted end of the log are set aside. Raise `Unknown` if the copy may not lead, or
+        OSError if the disk fails. After an OSError, the copy is unusable.
         """
         if not self._proof.may_lead:
             raise Unknown(
@@ -228,7 +230,7 @@ class Replica:
         self._tail.cut_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
-        """Write a checkpoint, and delete the segments that both checkpoints cover.
+        """Write a checkpoint, and delete the log segments that both checkpoints cover.
 
         Raise OSError if the disk fails.
         """
@@ -239,10 +241,10 @@ class Replica:
         self.core.mending.check_on_follower(self._disk, now_ms)
 
     def claim_due_checkpoint(self) -> bool:
-        """Return whether a checkpoint is due at the end of a catch-up, or at the first look of a lead.
+        """Return whether the checkpoint at the end of a catch-up, or at the first check as leader, is due.
 
-        The result is true at most once for each opening and each lead, and only after the shared log was read
-        up to the evidence.
+        The method returns True at most once after each opening and at most once after each takeover, and only
+        if the node has read the shared log up to the evidence.
         """
         if self._is_settled or not self._proof.may_lead:
             return False
@@ -250,9 +252,9 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Start to lead, and let the core write to the shared log, whose newest EPOCH is that of this node.
+        """Let the core write to the shared log, after an EPOCH of this node has become the newest EPOCH.
 
-        The first record of the core is the epoch, with the name `node` and the finalized version.
+        The first record of the core contains the epoch, the name `node` and the finalized version.
         """
         self.prepare_to_lead()
         self._is_settled = False
@@ -264,7 +266,7 @@ class Replica:
         self.core.receiving.record_lengthened(now_ms)
 
     def _write_evidence(self) -> None:
-        """Write evidence of the accepted records, which must be in the log's files.
+        """Write evidence of the accepted records; the log files must already contain these records.
 
         Raise OSError if the disk fails.
         """
@@ -281,7 +283,7 @@ def newest_checkpoint(disk: Disk) -> int:
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:
-    """Publish the newest checkpoint as the end of a node's store, and return the offset of the checkpoint.
+    """Publish the offset of the newest checkpoint as the end of a node's store, and return this offset.
 
     Raise OSError if the disk fails.
     """
@@ -291,7 +293,7 @@ def go_back_to_checkpoint(disk: Disk) -> int:
 
 
 def _is_log_cut(encoded: bytes) -> bool:
-    """Return whether a record is a retention record that cuts the log."""
+    """Return whether an encoded record is a retention record that cuts the log."""
     if _RETENTION not in encoded:
         return False
     return any(isinstance(fact, LogCut) and fact.is_done for fact in facts_of(decode(encoded)))

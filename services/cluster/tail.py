@@ -1,21 +1,23 @@
-"""The tail: the bytes of a node's log after its checkpoint, until the shared log confirms or replaces them.
+"""The tail of a node's log: the bytes after the checkpoint, until the shared log confirms or replaces them.
 
     checkpoint          accepted end                      end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
-        ^ flushes from the shared log are compared with the bytes at their offset, then written there
+        ^ each flush from the shared log is compared with the bytes at its offset, then written there
 
-This module compares the bytes, and `services.cluster.evidence` decides the action to carry out:
+This module compares the bytes, and `services.cluster.evidence` selects one of these actions:
 
-    advance, write   the flush is written at its offset, also over equal bytes: these may be in memory only.
+    advance, write   the flush is written at its offset, also over equal bytes, which may be in memory only.
                      Zeros that close a segment are written as well
-    set aside        the sound records from there on go to the file `aside/<20 digits of their offset>`, up to
-                     ASIDE_BYTES_MAX, synced; the previous file is deleted. The tail is cut then
-    cut              later segments are deleted, the last one first; the segment is cut there and allocated
+    set aside        the valid records from the offset on are copied to the file `aside/<20 digits of the
+                     offset>`, up to ASIDE_BYTES_MAX, and synced; the previous file is deleted. The tail is
+                     then cut
+    cut              later segments are deleted, the last one first; the segment is cut at the offset, and
+                     its space is allocated again
 
-The comparison ends after a cut, or at the end of the files.
+The comparison ends after a cut, or at the end of the log files.
 
-Cost: one read of each flush after the checkpoint, for each opening. Weak spot: only the last tail that was
-set aside is kept, up to its first damage or, in a restore, up to its last sound record.
+Cost: one disk read of each flush after the checkpoint, whenever a copy is opened. Weak spot: only the last
+tail that was set aside is kept, up to the first damaged record or, in a restore, up to the last valid record.
 """
 
 from __future__ import annotations
@@ -42,21 +44,21 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """The tail after the checkpoint at `end_offset`, in segments of `segment_bytes`."""
+    """The tail after the checkpoint at `end_offset`, in segments of `segment_bytes` bytes."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset of the end of the files; flushes after this offset are not in the tail."""
+        """The log offset at which the log files end; the tail contains no flushes after this offset."""
         self.has_bytes = self._end > end_offset
-        """Whether the tail has bytes that were not compared yet."""
+        """Whether the tail contains bytes that were not compared yet."""
 
     def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Compare the next accepted flush with the tail, and prepare the tail for the write of the flush.
+        """Compare the next accepted flush with the tail, and prepare the log files for the flush.
 
-        Raise `Halted` if the tail is of another history, or OSError if the disk fails.
+        Raise `Halted` if the tail belongs to another history, or OSError if the disk fails.
         """
         if not self.has_bytes:
             return
@@ -69,9 +71,9 @@ class Tail:
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Cut the tail at `offset`, the end of the accepted records, and set later sound records aside.
+        """Cut the tail at `offset`, the end of the accepted records, and set later valid records aside.
 
-        The part to be set aside ends at `sound_until`, by default at the end of the contiguous sound records.
+        The part to be set aside ends at `sound_until`, by default at the end of the contiguous valid records.
         """
         if not self.has_bytes:
             return
@@ -116,9 +118,9 @@ class Tail:
         )
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk equal those of `part`.
+        """Return whether the bytes on disk equal the bytes of `part`.
 
-        Return False also if `part` contains zeros, or extends past the end of a segment.
+        Also return False if `part` contains zeros, or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -133,7 +135,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether only zeros follow a piece on disk, up to the given number or the end of the file."""
+        """Return whether the `zeros` bytes after a record on disk are zero or past the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -152,7 +154,7 @@ class Tail:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear the rest of a segment from `offset` on, unless the segment starts at `offset`."""
+        """Clear a segment from `offset` to its end, unless the segment starts at `offset`."""
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return
@@ -163,7 +165,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy records that are not known to be accepted to the folder `aside`; log an error of the disk."""
+        """Copy records that may not be accepted to the folder `aside`; if the disk fails, log the error."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -184,7 +186,7 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (log offset, bytes, count of following zeros) for each record of BYTES, blanks included."""
+    """Yield (log offset, bytes, number of following zeros) for each record in `part`, blanks included."""
     at, body = 0, part.body
     while at < len(body):
         length, magic = _HEAD.unpack_from(body, at)

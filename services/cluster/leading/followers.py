@@ -50,8 +50,7 @@ _SECRET_BYTES: Final = 16
 
 
 def report_position(leader: Member, node: str, fold: Fold, health: Health) -> None:
-    """Send a report to the leader with the end of the log, the fitness and the clock skew of a follower.
-    """
+    """Send a report to the leader with the end of the log, the fitness and the clock skew of a follower."""
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit_reason()}
     facts["clock_skew_ms"] = health.pace.skew_ms
     peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)

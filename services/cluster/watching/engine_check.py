@@ -28,8 +28,7 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The interval of checks, in seconds, while a setting is unsafe; a short interval makes a fix effective
-soon."""
+"""The interval of checks, in seconds, while a setting is unsafe; it is short to detect a fix soon."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
