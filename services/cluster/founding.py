@@ -242,7 +242,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster, or another error without an answer."""
+    """Raise `ClusterExists` if the shared log has a cluster, or another error if the engine fails."""
     try:
         beginning_of(engine)
     except NoCluster:

@@ -1,1 +1,1 @@
-"""The election of the leader: a state machine without I/O, and the state on which its decisions are based."""
+"""The election of the leader: a state machine without I/O, with the state from which it derives decisions."""

@@ -1,17 +1,17 @@
-"""The fitness of a node to lead: its clock must be correct, and its disk must have free space.
+"""The fitness of a node to lead, which requires a correct clock and free disk space.
 
     each follower --why it is unfit, or that it is fit--> leader (`followers`)
-    the leader is unfit, and a follower is fit    the leader leaves, and names that follower
+    the leader is unfit, and a follower is fit    the leader steps down, and names the fit follower
     the leader is unfit, and no follower is fit   the leader continues to lead, and checks again
 
-    unfit    its clock is off (`pace`)       the leader's clock determines when messages are delivered
-             its disk has no room            a leader without room refuses new messages
+    unfit    clock off (`pace`)       the leader's clock determines when messages are delivered
+             disk without space       a leader without disk space refuses new messages
 
-An unfit leader is never deposed by other nodes. An unfit leader hands over its leadership only to a follower
-that has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader
-continues to lead. An unfit follower becomes a candidate later than fit followers (`silence`).
+Other nodes never depose an unfit leader. An unfit leader hands over its leadership only to a follower that
+has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
+to lead. An unfit follower becomes a candidate later than fit followers (`silence`).
 
-Weak spot: if a leader's clock jumps, the leader delivers messages by the wrong time until it hands over.
+Weak spot: if the clock of a leader jumps, the leader uses the wrong time for deliveries until the hand-over.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""The time after which an unfit leader repeats a hand-over, because the previous one may have failed."""
+"""The time, in ms, after which an unfit leader retries a hand-over, because the last one may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The minimum free space of a fit node, in segments; a leader reserves one segment."""
+"""The minimum free disk space of a fit node, in segments; a leader reserves one segment."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """The fitness of one node, determined by its clock skew (`pace`) and its free disk space."""
+    """The fitness of one node, which depends on its clock skew (`pace`) and its free disk space."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.pace = pace
@@ -43,13 +43,14 @@ class Health:
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
-        """Return the reason why this node should lead only as a last resort, or "" if this node is fit."""
+        """Return the reason why this node should lead only if no other node can, or "" if this node is
+        fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if this node's clock has become wrong or has been corrected."""
+        """Log a message if this node's clock has become wrong or correct since the last call."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told
@@ -60,7 +61,7 @@ class Health:
 
 
 def has_room(disk: Disk, segment_bytes: int) -> bool:
-    """Return whether the disk has enough space for new messages. Raise OSError if the disk fails."""
+    """Return whether the disk has enough free space for new messages. Raise OSError if the disk fails."""
     free_bytes, total_bytes = disk.usage()
     return (
         free_bytes >= SEGMENTS_FREE_MIN * segment_bytes and free_bytes > (1 - DISK_USED_REFUSE) * total_bytes

@@ -1,7 +1,7 @@
-"""The inputs of the election: results of its acts, records of the shared log, ticks and orders.
+"""The inputs of the election: results of acts, records of the shared log, ticks and commands.
 
-Each input is an immutable value from a worker thread or the event loop. The machine does not use fields of
-type Any, which are meant for the node or for a later act.
+Each input is an immutable value from a worker thread or the event loop. The state machine does not read
+fields of type Any, which are meant for the node or for a later act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The progress of a node in reading the shared log, and the numbers of skipped records."""
+    """The position of a node in the shared log, and the numbers of records that the node has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the progress of a fold, including the numbers of skipped records."""
+    """Return the position of a fold in the shared log, and its numbers of skipped records."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """OPEN: the epoch in the checkpoint (0 if there is none), its facts, the progress and the replica."""
+    """The result of OPEN: the epoch in the checkpoint, or 0, its facts, the position and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,44 +41,45 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """READ and CATCH_UP: the number of records read (0 at the end of the log), and the state of the node."""
+    """The result of READ and CATCH_UP: the number of records (0 at the end of the log) and the node's
+    state."""
 
     records: int
     seen: ReadProgress
     is_founded: bool
     is_listed: bool
-    """Whether the shared log contains this node's holding."""
+    """Whether the shared log contains a holding of this node."""
     unfit: str
-    """The reason why this node should lead only as a last resort, or "" if this node is fit."""
+    """The reason why this node should lead only if no other node can, or "" if this node is fit."""
 
 
 class Appended(NamedTuple):
-    """APPEND_EPOCH: the candidate and the offset of its EPOCH, or None if the engine returned no offset."""
+    """The result of APPEND_EPOCH: the candidate and the offset of its EPOCH, or None for a lost election."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """CONFIRM: whether the EPOCH is the newest, or None if it has not been read back yet."""
+    """The result of CONFIRM: whether the EPOCH is the newest, or None if it was not read back yet."""
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """SERVE: the start time of the newest proven append, by this node's monotonic clock."""
+    """The result of SERVE: the start time of the newest confirmed append, in ms of the monotonic clock."""
 
     proven_ms: int
 
 
 class Beaten(NamedTuple):
-    """BEAT: the BEAT was appended, and the append was proven."""
+    """The result of BEAT: the engine has confirmed the append of the BEAT."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """LOOK: the state of the node and, on a leader, a fit follower and complaints (node, (epoch, number))."""
+    """The result of LOOK: the state and, from a leader, a fit follower and the complaints by node."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -89,34 +90,34 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """ASK_CLIENTS: whether any client responded to this node, after a complaint from `node`."""
+    """The result of ASK_CLIENTS: whether any client has responded after a complaint of `node`."""
 
     node: str
     is_reached: bool
 
 
 class Ended(NamedTuple):
-    """HAND_OVER: the node no longer serves clients."""
+    """The result of HAND_OVER: the node no longer serves clients."""
 
 
 class CopiesFound(NamedTuple):
-    """COPY, in progress: the newest epoch in the log (0 if there is none), and the facts in its EPOCH."""
+    """An intermediate result of COPY: the newest epoch in the log, or 0, and the facts in its EPOCH."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """COPY: the node has fetched a copy from `source`."""
+    """The result of COPY: the node has fetched a copy from `source`."""
 
     source: str
 
 
 class Failed(NamedTuple):
-    """An act has failed with one of the errors in FAILURES.
+    """The failure of an act with one of the errors in FAILURES.
 
-    `recovery_advice` is advice for the operator if the log is inconsistent, and `where` is the unreadable
-    record, if any.
+    The field `recovery_advice` contains advice for the operator if the shared log is inconsistent, and
+    `where` is the unreadable record, if any.
     """
 
     act: Act
@@ -126,40 +127,40 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """The node has read a record and applied it with the outcome `step`."""
+    """A record of the shared log that the node has read and applied, with the outcome `step`."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """A tick; on a leader, it contains the start time of the newest proven append and the leader's news."""
+    """A tick, with the start time of the newest confirmed append and the changed facts on a leader."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
 
 
 class ProofWanted(NamedTuple):
-    """A response to a client is waiting for proof that this node leads."""
+    """The request for a proof of leadership, for which a response to a client waits."""
 
 
 class SteppedDown(NamedTuple):
-    """The core is void, because an append was not proven or the disk failed."""
+    """The loss of the core after an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
 class Leave(NamedTuple):
-    """The process is about to end."""
+    """The request to leave the cluster, because the process ends."""
 
 
 class Move(NamedTuple):
-    """An operator moves leadership to the node `to`, or to any other node if `to` is empty."""
+    """An operator's command to transfer the leadership to the node `to`, or to any node if `to` is empty."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """An operator's order, which is written to the log as facts in a BEAT; only the node uses `written`."""
+    """An operator's command, written to the log as facts in a BEAT; only the node uses `written`."""
 
     facts: Mapping[str, Any]
     written: Any = None
@@ -180,7 +181,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which each input is valid; other inputs are valid in all stages except HALTED and LEFT."""
+"""The stages that accept each input; unlisted inputs are valid in all stages except HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -189,4 +190,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The stages in which the failure of each act is valid; a failure of LOOK is valid in all stages."""
+"""The stages that accept the failure of each act; a failure of LOOK is valid in all stages."""

@@ -1,10 +1,10 @@
-"""The leader according to the shared log: its EPOCH, its last sign of life, and whether it has stepped down.
+"""The leader according to the shared log, with its EPOCH, its last sign of life and its departure.
 
     EPOCH of a newer epoch   its writer leads; its facts are the leader's identity
-    BEAT with `leaves`       no leader; the named successor, or any other node, need not wait for silence
+    BEAT with `leaves`       no leader; the named successor, or any other node, becomes a candidate at once
     any other live record    the leader is alive; a BEAT may contain a renewed certificate
 
-This module performs no I/O; the methods take times of a monotonic clock, in ms, as arguments.
+The module performs no I/O. All times are arguments, in ms of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sharedlog.fold import Outcome, Step, update_leader_facts
 from sharedlog.record import Kind, SharedRecord
 
 _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
-"""Record outcomes that do not prove that the newest leader is alive."""
+"""The outcomes of records that do not prove that the newest leader is alive."""
 
 
 class Leadership:
@@ -30,29 +30,29 @@ class Leadership:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH, or None if there is no EPOCH or its writer has stepped down."""
+        """The writer of the newest EPOCH, or None without an EPOCH or after its writer has stepped down."""
         self.facts: Mapping[str, Any] = {}
         """The facts in the newest EPOCH."""
         self.names = {me.node}
-        """The names of this node and of the nodes that have led, except forgotten nodes."""
+        """The names of this node and of all nodes that have led, except for removed nodes."""
         self.candidacy_timer = CandidacyTimer(now_ms)
         self.duplicate_name = DuplicateNameCheck(me.node)
         self.has_read_all = False
-        """Whether this node has reached the end of the log since it opened the replica."""
+        """Whether this node has reached the end of the shared log since it opened the replica."""
 
     @property
     def leads_by_log(self) -> bool:
-        """Whether this node is the leader according to the log."""
+        """Whether this node is the leader according to the shared log."""
         return self.leader is not None and self.leader.node == self._me.node
 
     @property
     def rank(self) -> int:
-        """The zero-based position of this node among all known nodes in order of their names."""
+        """The zero-based position of this node among all known nodes in the order of the names."""
         return sorted(self.names | {self._me.node}).index(self._me.node)
 
     @property
     def candidacy_reason(self) -> str:
-        """The reason why this node becomes a candidate now."""
+        """The reason for which this node becomes a candidate now."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
@@ -60,8 +60,8 @@ class Leadership:
     def leader_unless_own(self, *, leads: bool) -> Member | None:
         """Return the leader, or None if the leader is unknown.
 
-        The argument `leads` indicates whether this node leads. Also return None if this node is the leader
-        according to the log but does not lead.
+        The argument `leads` indicates whether this node leads. The result is also None if this node is the
+        leader according to the shared log but does not lead.
         """
         return None if self.leads_by_log and not leads else self.leader
 
@@ -75,14 +75,14 @@ class Leadership:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Record an EPOCH, unless a later EPOCH is known."""
+        """Record an EPOCH, unless a newer EPOCH is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def record_taken(self, step: Step, now_ms: int) -> bool:
-        """Update the state from a record, and return whether the record is an EPOCH."""
+        """Update the state from an applied record, and return whether the record is an EPOCH."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -105,7 +105,7 @@ class Leadership:
         self.candidacy_timer.record_sign_of_life(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
-        """Record that the leader steps down in favor of node `to`, or of any other node if `to` is empty."""
+        """Record that the leader steps down in favor of the node `to`, or of any node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.candidacy_timer.record_sign_of_life(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -1,38 +1,39 @@
-"""The election as a state machine, which determines a node's next act from records and results.
+"""The election as a state machine, which determines the next act of a node from records and results.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
-    READING        check the past, read on       READING while more comes  IDLE: the engine gave no answer
-                   nothing new for long enough   CATCHING_UP               IDLE, then READING
+    READING        check old records, read       READING while new records IDLE: no answer of the engine
+                   silence of the leader         CATCHING_UP               IDLE, then READING
     CATCHING_UP    read to the end               APPENDING                 IDLE
     APPENDING      append an EPOCH               CONFIRMING                IDLE
     CONFIRMING     read it back, and compare     STARTING                  IDLE
     STARTING       serve clients                 LEADING                   REOPENING
-    LEADING        BEATs, looks (`reign`)        HANDING_OVER
+    LEADING        BEATs, checks (`reign`)       HANDING_OVER
     HANDING_OVER   stop, name a successor        OPENING                   COPYING, or HALTED
     COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
     HALTED         none, until the process ends
 
-The table itself is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An input
-(`services.cluster.election.inputs`) is the result of an act, a record of the shared log, a tick or an order.
-The methods of this module translate inputs into events, and return the acts to perform, including log lines.
-The node (`services.cluster.node`) or the simulation performs the acts. The machine does not access any clock,
-file or network.
+The transition table is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An
+input (`services.cluster.election.inputs`) is the result of an act, a record of the shared log, a tick or a
+command. The methods of this module translate inputs into events, and return the acts to perform, including
+log lines. The node (`services.cluster.node`) or the simulation performs the acts. The state machine does not
+access clocks, files or the network.
 
 Rules
 1. In every stage, exactly one act or one WAIT is in progress. The result of an act is valid only in the stage
-   of the act, and is discarded in other stages. An early tick only makes the node act early. Looks,
-   complaints, BEATs and questions to clients run concurrently with the act of the stage.
+   of the act, and is discarded in other stages. An early tick has no effect other than an early act. Checks,
+   complaints, BEATs and probes of clients run concurrently with the act of the stage.
 2. Only the shared log decides which node leads. A node enters LEADING only after it has read back its own
-   EPOCH as the newest, and leaves LEADING after an unproven append. When a node stops leading, its core is
-   discarded (OPENING), because it may contain records that were never accepted.
-3. If the engine does not answer, a node repeats its call indefinitely. If the log contradicts itself, the
-   node stops reading it (HALTED). If a record is broken, the node needs a copy that extends past the record
-   (COPYING).
-4. An order to leave ends the node when it next enters a stage without the right to lead, or immediately if
-   the node is waiting. A leader first hands over its leadership, even if its own disk has failed.
+   EPOCH as the newest, and leaves LEADING after an unconfirmed append. A node that stops leading discards its
+   core (OPENING), because the core may contain records that were never accepted.
+3. If the engine does not respond, a node repeats its call indefinitely. If the shared log contradicts itself,
+   the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
+   the record (COPYING).
+4. After a request to leave, the node ends at the next transition from or to a stage without the right to
+   lead, or at once if the node is waiting. A leader first hands over its leadership, even if its own disk has
+   failed.
 5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
-   complaint to the shared log if the leader does not answer forwarded calls (`reach`).
+   complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
 
 Cost: one lookup and a few comparisons for each input. Weak spot: the table shows only the consequences of
 events; the conditions for events are in the methods of this module.
@@ -74,13 +75,13 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
-"""The errors of acts that the machine handles (`Failed`); any other error is a bug in the node."""
+"""The errors of acts that the state machine handles (`Failed`); any other error is an internal error."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The state machine of the node `me`; all times are in ms, from a single monotonic clock.
+    """The state machine of the node `me`; all times are in ms of a single monotonic clock.
 
     `draw` returns a new random holder for each EPOCH.
     """
@@ -92,27 +93,27 @@ class Election:
         self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
         self.halted = self._ways_on = ""
-        """The reason why this node has halted, or "" if it has not."""
+        """The reason why this node has halted, or "" if the node has not halted."""
         self.copying = ""
-        """The reasons why this node needs a copy and has not obtained one yet, or ""."""
+        """The reasons why this node needs a copy and has not received a copy yet, or ""."""
         self.reopened = ""
-        """The reason why the replica was reopened, or "" once the node has read the whole log."""
+        """The reason why the node has reopened the replica, or "" once it has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
-        """Whether the next read must first verify that earlier records are still in the log."""
+        """Whether the next read must first verify that the shared log still contains earlier records."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the leader's core is void, which may happen even before the node serves clients."""
+        """Whether the core of the leader is unusable, possibly before the node serves clients."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log that was found by a look and ends the current role."""
+        """The failure of the copy or the log that a check has found and that ends the current role."""
         self._where: Unreadable | None = None
-        """The unreadable record that the last failure has reported."""
+        """The unreadable record in the report of the last failure, or None."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first act of the node."""
+        """Return the first act of the node, which opens the replica."""
         return [Output(Act.OPEN)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
@@ -177,7 +178,7 @@ class Election:
             self._apply_event(Event.CURRENT, holder)
 
     def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Start a look or a complaint if one is due; then continue reading, wait, or become a candidate."""
+        """Start a check or a complaint if one is due; then read again, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -187,7 +188,7 @@ class Election:
             self._handle_failure(self._failure, now_ms)
             return
         self.duties.look_if_due(now_ms, has_read_all=leadership.has_read_all)
-        # Until the whole log is read, the holding of this node may be that of a discarded copy.
+        # Until the node has read the whole log, its holding may describe a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain_if_due(now_ms)
         if not given.records:
@@ -202,13 +203,13 @@ class Election:
             self._apply_event(Event.CAUGHT_UP)
 
     def _complain_if_due(self, now_ms: int) -> None:
-        """Append a complaint to the shared log if the leader does not answer forwarded client calls."""
+        """Append a complaint to the shared log if the leader does not respond to forwarded calls."""
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)
             self._add_act(Act.COMPLAIN, (epoch, number))
 
-    # Standing.
+    # Candidacy.
 
     def _on_appended(self, given: inputs.Appended, now_ms: int) -> None:
         self._epoch_until_ms = now_ms + int(election_table.EPOCH_SECONDS * 1000)
@@ -284,7 +285,7 @@ class Election:
         self._add_log_line("error", "no copy yet", reason=str(error))
         self._apply_event(Event.NO_COPY)
 
-    # Failures, and the end.
+    # Failures and departure.
 
     def _on_failed(self, given: inputs.Failed, now_ms: int) -> None:
         act, error, recovery_advice, where = given

@@ -1,13 +1,14 @@
-"""Detects two processes with the same node name; the process that is not the leader halts.
+"""Detection of two processes with the same node name, of which the process that does not lead halts.
 
 An EPOCH contains the name of its node, and a random value, the holder, that the candidate's process has
-generated. Once a process has read the whole log, any append under its own name with an unknown holder comes
-from another process. The first such appends may still come from an earlier process of this node. There may be
-many such appends if the engine first returned an old state, as a lagging standby does. If an append with an
-unknown holder arrives LIVES_MS after the first one, the other process must be alive.
+generated. Once a process has read the whole shared log, any append under its own name with an unknown holder
+comes from another process. The first such appends may still come from an earlier process of the same node. If
+the engine first returned an old state, as a lagging standby does, there may be many appends of the earlier
+process. If an append with an unknown holder arrives LIVES_MS after the first one, the other process must be
+alive.
 
-All times are times of reads by this node, in ms, from a monotonic clock. Weak spot: if two processes with the
-same name both follow a third node, they are detected only when one of them leads.
+All times are times of reads by this node, in ms of a monotonic clock. Weak spot: two processes with the same
+name that both follow a third node are detected only when one of them becomes leader.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Final
 from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
-"""The time during which appends from an ended process may still arrive; a live leader writes more often."""
+"""The time, in ms, during which appends of an ended process may arrive; a live leader appends more often."""
 
 
 class DuplicateNameCheck:
-    """A check for appends by other processes with the node name `node`."""
+    """The check for appends by other processes with the node name `node`."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -34,7 +35,7 @@ class DuplicateNameCheck:
         self._drawn.add(holder)
 
     def record_append(self, leader: str, holder: bytes, now_ms: int) -> None:
-        """Record an accepted append by node `leader`; this process must have read the whole log before."""
+        """Record an accepted append by the node `leader`; the caller has read the whole shared log."""
         if leader != self._node or holder in self._drawn:
             return
         if self._first_ms is None:

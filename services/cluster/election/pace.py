@@ -1,24 +1,25 @@
-"""A node's lag behind the shared log, and the skew between its clock and the engine's clock.
+"""The lag of a node behind the shared log, and the skew of the node's clock relative to the engine's clock.
 
-    lag in records    records in the engine less records read by this node; requested at most once in ASK_MS
-    lag in ms         the age of the newest record that was read, zero once a read has found no more; plus
-                      the time since that read
-    skew              this node's clock less the engine's
+    lag in records    records in the engine minus records read by this node, measured at most once in ASK_MS
+    lag in ms         the age of the newest record at its read, or zero after a read without new records,
+                      plus the time since that read
+    skew              this node's clock minus the engine's clock
 
-A record is written after its append has started, and before any read returns the record. Therefore, the
-engine's timestamp of a record lies between two times that the node measures. Both bounds use the monotonic
-clock, and are the narrowest bounds of the newest SAMPLES records. The wall clock is read only when the skew
-is requested, so a jump of the wall clock affects the skew immediately.
+The engine writes a record after the append has started, and before any read returns the record. Therefore,
+the engine's timestamp of a record lies between two times that the node measures. Both bounds use the
+monotonic clock, and are the narrowest bounds from the newest SAMPLES records. The wall clock is read only
+when the skew is requested, so a jump of the wall clock affects the skew immediately.
 
-    reads              time of the read less the engine's time: an upper bound of the skew
-    own appends        start of the append less the engine's time: a lower bound of the skew
+    reads              time of the read minus the engine's timestamp: an upper bound of the skew
+    own appends        start of the append minus the engine's timestamp: a lower bound of the skew
 
 A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append, so
-it cannot distinguish a fast clock from SAMPLES slow reads, and its clock is considered off in both cases.
-Records that were appended before the node began to read are used to measure only the lag, not the skew.
+a follower cannot distinguish a fast clock from SAMPLES slow reads, and considers its clock off in both cases.
+Only records that arrive after the node has read all earlier records are used to measure the skew.
 
-Weak spot: the lag cannot be given in bytes, because the size of unread records is unknown. The engine's clock
-is trusted, so if it jumps, the clocks of all nodes are considered off, and no node is preferred as leader.
+Weak spot: the lag cannot be measured in bytes, because the size of unread records is unknown. The engine's
+clock is the reference, so a jump of the engine's clock makes the clocks of all nodes appear off, and no node
+is preferred as leader.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from sharedlog.errors import Unknown
 ASK_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""The difference from the engine's clock above which a clock is considered off."""
+"""The difference from the engine's clock, in ms, above which a clock is considered off."""
 
 
 class LagAndSkew:
-    """The lag and the clock skew of one node; `clock` is the wall clock, and both clocks return ms."""
+    """The lag and the clock skew of one node; `clock` returns the wall-clock time, and both clocks use ms."""
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
         self._clock, self._monotonic = clock, monotonic
@@ -50,10 +51,10 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The bounds for the difference between the monotonic clock and the engine's clock."""
+        """The lower and upper bounds of the monotonic clock minus the engine's clock, in ms."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
-        """Record the result of a read; `end` returns the offset after the last record."""
+        """Record the result of a read; `end` returns the offset after the last record in the engine."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
             self._has_all, self._age_ms, self._lag_records = True, 0, 0
@@ -69,9 +70,9 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update a leader's bounds from the newest record, which it has just read back.
+        """Update a leader's bounds with the newest record, which the leader has just read back.
 
-        The last append of the leader began at `began_ms`.
+        The last confirmed append of the leader started at `began_ms`, in ms of the monotonic clock.
         """
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
@@ -79,12 +80,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Drop the bounds that are based on appends, because the node no longer leads."""
+        """Drop the bounds that are based on appends, because the node does not lead any more."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Make the new bounds visible to other threads atomically."""
+        """Publish the new bounds to other threads atomically."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -109,7 +110,7 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew as a JSON object, with None for unknown values."""
+        """Return the lag and the skew as a dictionary for JSON, with None for unknown values."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

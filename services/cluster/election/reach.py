@@ -1,25 +1,25 @@
-"""Detection of a leader that can reach the shared log but no clients, and its decision to step down.
+"""Detection of a leader that can reach the shared log but no clients, and the leader's decision to step down.
 
-    clients --call--> follower --forwarded call--> leader        no answer for UNREACHED_MS
-    follower --note: unreached, by its epoch--> shared log       a fact in the follower's holding
-    leader --question--> every client that has a connection      no answer: it leaves, to that follower
+    clients --call--> follower --forwarded call--> leader        no response for UNREACHED_MS
+    follower --complaint: unreached, with the epoch--> shared log    a fact in the follower's holding
+    leader --probe--> every client that has a connection         no response: it hands over to that follower
 
-A leader that clients cannot reach still writes to the log, so the failure does not appear as silence in the
-log. A follower's complaint in the log does not change the right to lead, and older versions skip it. Only the
-leader itself decides whether to step down, and it asks its own clients first. Therefore, a follower that is
-partitioned or mistaken cannot depose a leader that serves clients.
+A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
+timeout. A follower's complaint in the log does not change the right to lead, and older versions skip the
+complaint. Only the leader itself decides whether to step down, and the leader probes its own clients first.
+Therefore, a partitioned or faulty follower cannot depose a leader that serves clients.
 
 Rules
-1. A follower complains only while clients are calling it: a complaint requires that a forwarded call has
-   failed within the last RECENT_MS.
+1. A follower complains only while the follower receives calls of clients. A complaint requires that a
+   forwarded call has failed within the last RECENT_MS.
 2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
-   complaint while the leader does not answer calls.
-3. Two nodes that cannot reach each other could pass leadership back and forth while neither has clients.
-   Therefore, a node that has stepped down because of a complaint does so again only after a pause, which
-   doubles each time. The pause is reset if the node has not stepped down for CALM_PAUSES pauses.
+   complaint while the leader does not respond to calls.
+3. Two nodes that cannot reach each other could pass the leadership back and forth while neither has clients.
+   Therefore, a node that has stepped down because of a complaint ignores further complaints during a pause.
+   The pause doubles with each such departure, and is reset after CALM_PAUSES pauses without a departure.
 
-All times are in ms, from the monotonic clock of one machine. Weak spot: the leader does not count clients
-that use only HTTP, because they have no connection on which the leader can ask them.
+All times are in ms of the monotonic clock of one machine. Weak spot: the leader ignores clients that use only
+HTTP, because such clients have no connection on which the leader could probe them.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHED_MS: Final = 3_000
-"""The time without a response from the leader after which a follower complains."""
+"""The time without a response from the leader, in ms, after which a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
-"""The time after which a follower repeats a complaint."""
+"""The time, in ms, after which a follower repeats a complaint."""
 PAUSE_MIN_MS: Final = 10_000
 PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
 
 
 class LeaderReachability:
-    """Whether the calls that a follower forwards reach the leader of an epoch."""
+    """The record of whether the calls that a follower forwards reach the leader of an epoch."""
 
     def __init__(self) -> None:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The start of the period without responses, or None if the newest call was answered."""
+        """The start of the period without responses, in ms, or None after an answered call."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
     def record_answer(self, now_ms: int) -> None:
-        """Record that the leader has answered a call; the status does not matter."""
+        """Record that the leader has answered a call, with any status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Record that the leader of an epoch has not answered a call that began at `began_ms`."""
+        """Record that the leader of an epoch has not answered a call that started at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -72,7 +72,7 @@ class LeaderReachability:
 
 
 class ComplaintFilter:
-    """Selects the complaints that the leader must check."""
+    """The filter that selects the complaints which the leader must check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -82,8 +82,8 @@ class ComplaintFilter:
     def accept_complaint(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Record a complaint, and return whether the leader must check it.
 
-        A complaint is checked only once, and is not checked during the pause after this node has stepped
-        down.
+        Each complaint is checked at most once, and no complaint is checked during the pause after this node
+        has stepped down.
         """
         if self._heard.get(node) == complaint:
             return False

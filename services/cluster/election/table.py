@@ -1,6 +1,6 @@
-"""The transition table of the election: the act of each stage, and the next stage after each event.
+"""The transition table of the election: the next stage after each event, and the act of that stage.
 
-The module `machine` contains the diagram, and the conditions under which an input causes an event.
+The module `machine` contains the overview, and the conditions under which an input causes an event.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.cluster.election.silence import BEAT_MS
 
 
 class Role(StrEnum):
-    """The role of a node in status, probes and metrics."""
+    """The role of a node in its status, its probes and its metrics."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -28,17 +28,17 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the machine; each state belongs to a role (`ROLES`)."""
+"""The states of the election's state machine; each state except LEFT belongs to a role (`ROLES`)."""
 Event = Enum(
     "Event",
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The events to which the machine reacts."""
+"""The events that cause transitions of the election's state machine."""
 
 
 class Act(Enum):
-    """The acts of a node; each value describes the act and its argument."""
+    """The acts of a node; the value of each member describes the act and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -59,11 +59,11 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""The acts that run concurrently with the act of the current stage."""
+"""The acts that may run concurrently with the act of the current stage."""
 
 
 class Wait(Enum):
-    """The reason for a WAIT."""
+    """The reason for a WAIT, which determines its duration (`SECONDS`)."""
 
     POLL = "for new records"
     BEHIND = "after a failure"
@@ -73,13 +73,13 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""The interval at which every node checks its copy and a leader trims the log."""
+"""The interval, in seconds, at which every node checks its copy and a leader trims the shared log."""
 EPOCH_SECONDS: Final = 3.0
-"""The maximum time for a candidate to read back its EPOCH."""
+"""The maximum time, in seconds, for a candidate to read back its EPOCH."""
 
 
 class Row(NamedTuple):
-    """A row of the table: the next stage, the act of that stage, and the reason if the act is a WAIT."""
+    """A row of the table: the next stage, the act of this stage, and the reason for a WAIT."""
 
     stage: Stage
     act: Act
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An act to perform, with the argument described in `Act`."""
+    """An act that the node must perform, with the argument that `Act` describes."""
 
     act: Act
     argument: Any = None
@@ -107,7 +107,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may have the right to lead; a node that leaves completes them first."""
+"""The stages in which a node may have the right to lead; a node completes them before it leaves."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -116,14 +116,14 @@ ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""The role in each stage; a node that has left keeps its last role."""
+"""The role of a node in each stage; a node that has left keeps its last role."""
 _OPEN: Final = Row(Stage.OPENING, Act.OPEN)
 _READ: Final = Row(Stage.READING, Act.READ)
 _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return a mapping from each stage, together with the event, to the same row."""
+    """Return a mapping with the same row for each of the stages, combined with the event."""
     return {(stage, event): row for stage in stages}
 
 
@@ -152,4 +152,4 @@ TABLE: Final[Mapping[tuple[Stage, Event], Row]] = {
     **_rows((*_AT_WORK, Stage.COPYING), Event.HALT, Row(Stage.HALTED, Act.HALT)),
     **_rows(WAITING, Event.LEAVE, Row(Stage.LEFT, Act.END)),
 }
-"""The rows by stage and event; an event without a row in the current stage is ignored."""
+"""The rows by stage and event; an event without a row for the current stage is ignored."""
