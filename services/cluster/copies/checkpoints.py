@@ -1,17 +1,17 @@
-"""Announcements of copies in the shared log, by this node and by other nodes.
+"""Announcements of the copies of this node and of other nodes in the shared log.
 
-    own copy   a checkpoint is on disk --read back, from the last announced position--> CHECKPOINT
-    others'    the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
+    own copy       a checkpoint is on disk --read back, from the last announced position--> CHECKPOINT
+    other copies   the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
 
 Rules
-1. An announced copy is sound: the node has read back the snapshot file and every log record up to the
-   snapshot, and all CRCs match. Records that were read for an earlier announcement are not read again.
-2. A node repeats its announcement if the log contains a different one from this node, because a record may be
-   delayed or lost.
-3. A damaged copy is not announced. Instead, the node fetches another node's copy (`StoreDamaged`, see
-   `copying`).
+1. An announced copy is valid: the node has read back the snapshot file and every log record up to the
+   snapshot, and all CRCs match. Records that the node has verified for an earlier announcement are not read
+   again.
+2. A node repeats its announcement while the shared log contains a different announcement of the node, because
+   a record may be delayed or lost.
+3. A node does not announce a damaged copy, but fetches another node's copy (`StoreDamaged`, see `copying`).
 
-Cost: a worker thread reads back each byte of the log once, which takes 2 us for a record of 1 KB.
+Cost: a worker thread reads back each byte of the log once. The verification of a record of 1 KB takes 2 us.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""The time after which an announcement that has not appeared in the log is repeated."""
+"""The time, in ms, after which a node repeats an announcement that is missing from the log."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy on the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
+    """The copy of the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -49,19 +49,19 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret that another node must send to fetch the copy; each process generates a new secret."""
+        """The secret with which another node fetches the copy; each process generates a new secret."""
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, by which a check of an abandoned copy is recognized and ignored."""
+        """The number of the copy, which identifies the outdated check of a discarded copy."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return a record that announces the newest checkpoint, or None if the log already has the record.
+        """Return a record that announces the newest checkpoint, or None if no announcement is due.
 
-        A node without a checkpoint announces that it needs the whole log. A new checkpoint is read back
-        before it is announced. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk
-        fails.
+        A node without a checkpoint announces that the node needs the whole shared log. The method reads back
+        a new checkpoint before its announcement. Raise `StoreDamaged` if the checkpoint is damaged, or
+        OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -86,15 +86,15 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def record_verified_end(self, end: int) -> None:
-        """Record that the log of this node was verified up to `end`."""
+        """Record that the log of this node was verified up to the offset `end`."""
         self._checked_end = end
 
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return a record announcing that this node has no copy, and will continue reading at `next_record`.
+        """Return a record that announces that this node has no copy and needs records from `next_record` on.
 
-        With `unreadable`, the announcement also reports the record that this node cannot read without a copy.
+        With `unreadable`, the announcement also reports the record that this node cannot read.
         """
         with self._lock:
             self.number += 1
@@ -104,7 +104,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding of a node without a copy, including the node's HTTP address."""
+        """Return the holding of this node without a copy."""
         return Holding(
             next_record,
             http=self._http,
@@ -114,20 +114,20 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return a record that repeats this node's holding and reports that the leader is unreachable."""
+        """Return a record with this node's holding and a complaint that the leader is unreachable."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return a record that repeats this node's holding and reports an unreadable record."""
+        """Return a record with this node's holding and the report of an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on a mismatch.
+        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on damage.
 
-        Return False if newer checkpoints have replaced this checkpoint in the meantime.
+        Return False if newer checkpoints have replaced the checkpoint.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -137,7 +137,7 @@ class OwnCopy:
             return False
         since = min(max(self._checked_end, (known and known.end) or 0), end)
         damaged = holes.damage_outside_holes(self._disk, replica.core.segment_bytes, since, end)
-        first_offset = replica.core.store.log.first_offset  # retention may have deleted segments meanwhile
+        first_offset = replica.core.store.log.first_offset  # retention may have deleted segments
         for one in damaged:
             if one.end_offset > first_offset:
                 raise StoreDamaged(
@@ -151,17 +151,17 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the facts that report an unreadable record; they are added to a node's holding."""
+    """Return the additional facts of a holding that report an unreadable record, or no facts."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """The contents of the shared log that are relevant to a node without a fold.
+    """The facts in the shared log for a node that needs a copy.
 
-    The field `first` is the number of the first record in the log. `copies` lists the copies on other nodes
-    after which the log still has all records, newest first. `epoch` is the newest EPOCH in the log, with the
-    leader's current certificate. `finalized` is the newest cluster version that the holdings report, and
-    `own` is this node's holding.
+    The field `first` is the number of the first record in the log. The field `copies` lists the copies of
+    other nodes after which the log still contains all records, the newest copy first. The field `epoch` is
+    the newest EPOCH in the log, with the leader's current certificate. The field `finalized` is the newest
+    cluster version in the holdings, and `own` is this node's holding.
     """
 
     first: int
@@ -172,9 +172,9 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Read from the shared log the facts for the node `name`, which needs a copy past the record `beyond`.
+    """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
 
-    Raise `Unknown` if the engine does not answer.
+    Raise `Unknown` if the engine does not respond.
     """
     first, _ = engine.bounds()
     holdings, epoch = Holdings(), None
@@ -193,7 +193,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return each node's holding as a JSON object, without secrets."""
+    """Return the holding of each node as a dictionary for JSON, without secrets."""
     return {
         node: {
             "next_record": one.next_record,

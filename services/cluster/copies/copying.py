@@ -1,23 +1,24 @@
-"""A node's handling of copies: announcing its own, trimming the log, and fetching another node's copy.
+"""The handling of copies by a node: announcement of its own copy, trim of the log, and fetch of a copy.
 
-    tell      a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
-    trim      all nodes have the records before one       --> the leader makes the engine trim them
-    get       HOLD, which prevents trimming after it      --> another node's copy (`transfer`), whole
-              a record cannot be read                     --> a copy past it (`log_damage`), or none
-              no node gives one, the log is whole         --> an empty disk, and the log from its beginning
-    opened    a copy was fetched, and the replica is open --> verified as a whole, once: data corrupted by the
-                                                              sender's disk arrives with valid checksums
+    announce  a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
+    trim      all nodes have the records before a record  --> the leader makes the engine trim them
+    fetch     HOLD, which prevents later trims            --> a complete copy of another node (`transfer`)
+              a record cannot be read                     --> a copy past it (`log_damage`), or no copy
+              no node gives a copy, the log is complete   --> an empty disk, and the log from its beginning
+    open      a copy was fetched, and the replica is open --> one verification of the whole copy, because data
+                                                              damaged on the sender's disk has valid checksums
 
 Rules
-1. If the engine does not accept an announcement, the node repeats it (`OwnCopy`). A failed trim is retried at
-   the next look.
-2. If several copies are announced, the newest is requested first. Because a copy may be damaged, each retry
-   begins with the next copy.
-3. A node does not fetch a copy in a version that its program does not support.
-4. A copy, or the log from its beginning, must cover the evidence of the copy that it replaces
+1. If the engine does not accept an announcement, the node repeats the announcement (`OwnCopy`). A failed trim
+   is retried at the next periodic check.
+2. If several copies are announced, the node requests the newest copy first. Each retry starts with the next
+   copy, because a copy may be damaged.
+3. A node does not fetch a copy if the cluster's version is newer than the versions that the node supports.
+4. A copy, or the complete shared log, may replace another copy only if it covers the evidence of that copy
    (`services.cluster.evidence`).
 
-All calls block on the engine, the disk or another node, so they run in a worker thread, one at a time.
+All methods block on the engine, the disk or another node, so a node calls these methods in a worker thread,
+one at a time.
 
 Cost: a copy is read twice and written once. The modules `checkpoints` and `transfer` describe the costs of
 announcing and sending a copy.
@@ -58,7 +59,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of bytes to compare before the accepted end, if the copy's chain does not reach back so far."""
+"""The number of bytes to compare before the accepted end, if the copy's chain starts after it."""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -66,32 +67,32 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class Copying:
-    """The copy of the node `name` on `disk`, and the copies that other nodes have announced in `engine`."""
+    """The copy of the node `name` on `disk`, and the copies of other nodes that `engine` announces."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """The lock that prevents an abandoned copy from being announced after its successor."""
+        """The lock that prevents the announcement of a discarded copy after that of a newer copy."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The unreadable record that was reported last, and the epoch at the time of the report."""
+        """The last reported unreadable record, and the epoch at the time of the report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
         """The function that fetches another node's copy.
 
-        The arguments are the URL, certificate and secret of the other node, the disk of this node, and a
-        function that raises `CopyRefused` if the fetched copy must not replace this node's copy.
+        The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
+        and a function that raises `CopyRefused` if the fetched copy must not replace this node's copy.
         """
         self.trimmed_below = 0
-        """The number of the record before which this node has trimmed the shared log."""
+        """The number of the first record that this node has not trimmed from the shared log."""
 
     def announce_checkpoint(self, replica: Replica, now_ms: int) -> None:
-        """Announce a new checkpoint after reading it back; raise `StoreDamaged` if the copy is damaged."""
+        """Read back and announce a new checkpoint; raise `StoreDamaged` if the copy is damaged."""
         number = self._own.number
         try:
             stored = self._own.checkpoint_announcement(replica, now_ms)
         except StoreDamaged:
             raise
-        except (OSError, StoreError) as error:  # for example, a segment was deleted meanwhile
+        except (OSError, StoreError) as error:  # for example, retention has deleted a segment
             log.warning("the checkpoint is read back later", reason=str(error))
             return
         if stored is not None:
@@ -100,7 +101,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the records that all nodes have according to the holdings in `fold`."""
+        """Trim the records of the shared log that no node needs according to the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -108,10 +109,10 @@ class Copying:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Read from the shared log the facts for a node without a copy.
+        """Return the facts in the shared log for a node that needs a copy.
 
         With `where`, report the unreadable record once per epoch. Raise `Unknown` if the engine does not
-        answer, or `TooOld` if this program does not support the version of the cluster.
+        respond, or `TooOld` if this node does not support the version of the cluster.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -126,10 +127,10 @@ class Copying:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch an announced copy, or prepare to read the log from its beginning, and return the source.
+        """Fetch an announced copy, or prepare to read the log from its beginning; return the source.
 
-        Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not answer, or OSError if
-        the disk fails.
+        Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not respond, or OSError
+        if the disk fails.
         """
         refusals, turn = [], self._tries % max(1, len(found.copies))
         self._tries += 1
@@ -158,7 +159,7 @@ class Copying:
     def _require_covered(self, copy: FetchedCopy | None) -> None:
         """Raise `CopyRefused` if `copy` lacks records that this node has read as accepted.
 
-        If `copy` is None, check the whole shared log instead.
+        If `copy` is None, check the whole shared log instead of a copy.
         """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
@@ -184,14 +185,14 @@ class Copying:
             )
 
     def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
-        """Look up the record of the evidence in the engine; raise `Unknown` if the engine does not answer."""
+        """Look up the evidence's record in the engine; raise `Unknown` if the engine does not respond."""
         crc = read_crc(self._engine, claimed.record)
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log contains all accepted records that a copy lacks.
 
-        The check reads all these records, because the engine may have lost a record that now exists only on
+        The method reads all these records, because the engine may have lost a record that now exists only on
         this node.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()

@@ -1,6 +1,6 @@
-"""The operator's options for a halted node's copy: keep it, restore a cluster from it, or replace it.
+"""The options of an operator for the copy of a halted node: keep, restore a cluster, or replace the copy.
 
-refetch                     the file `refetch` is written; a copy that covers the evidence replaces this one
+refetch                     the file `refetch` is written; a copy that covers the evidence replaces the copy
 refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the
                             evidence (0: the evidence is damaged or missing)
 """
@@ -23,7 +23,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""The advice for an operator whose shared log is inconsistent."""
+"""The advice for an operator after a node has found the shared log inconsistent."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -31,7 +31,7 @@ _SEEN: Final = (
 
 
 def recovery_advice(disk: Disk) -> str:
-    """Return advice for the operator of a halted node, including the node's accepted end."""
+    """Return advice for the operator of a halted node, with the accepted end if evidence exists."""
     claimed = _read_evidence(disk)
     return (
         AFTER_HALT
@@ -41,7 +41,7 @@ def recovery_advice(disk: Disk) -> str:
 
 
 def _read_evidence(disk: Disk) -> Evidence | None:
-    """Return the node's evidence, or None if the file is missing or unreadable."""
+    """Return the evidence of the node, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceDamaged, OSError):
@@ -49,9 +49,10 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Order the node to fetch another node's copy at its next start.
+    """Make the node fetch another node's copy at its next start.
 
-    Raise `LossNotAccepted` if `accepted_loss` is not the accepted end, or OSError if the disk fails.
+    With `accepted_loss`, delete the copy and the evidence at once. Raise `LossNotAccepted` if `accepted_loss`
+    differs from the accepted end, or OSError if the disk fails.
     """
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")

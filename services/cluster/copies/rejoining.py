@@ -1,17 +1,17 @@
-"""Rejoining a cluster with a snapshot of a node's store (`store snapshot`) and the later log records.
+"""Rejoining of a cluster with a snapshot of a node's store (`store snapshot`) and the later log records.
 
-    the copy's checkpoint --next record: N--> the shared log --has N and all later records--> a node's store
+    checkpoint of the copy --next record: N--> shared log with N and all later records --> store of a node
 
 A snapshot opens as the store of a standalone broker, so it cannot be mistaken for the original node's store.
 The shared log, or a backup of the engine, contains the records after the snapshot.
 
-    the log begins after N     it was trimmed: the two cannot be joined (`Trimmed`)
+    the log begins after N     records between the snapshot and the log were trimmed (`Trimmed`)
     the log ends before N      the engine's backup is older than the snapshot (`Halted`)
-    another cluster's          `Halted`
+    another cluster            the snapshot belongs to another cluster than the log (`Halted`)
 
 Weak spot: a snapshot from a different history of the same cluster is detected only when the node reads
-further records; the node then halts. Data after the checkpoint of the snapshot is ignored, because the shared
-log contains all accepted data.
+further records, and the node then halts. Data after the checkpoint of the snapshot is ignored, because the
+shared log contains all accepted data.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sharedlog.fold import Fold
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
     """Turn a copy of a node's store into the store of `node`, and return the number of the next record.
 
-    If the copy and the shared log cannot be joined, raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or
-    `Unknown`, and leave the store unchanged.
+    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the copy cannot continue with the
+    shared log; the store then remains unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

@@ -1,4 +1,4 @@
-"""Transfers a node's newest checkpoint to another node, which uses the copy only if it is complete.
+"""The transfer of a node's newest checkpoint to another node, which uses only a complete copy.
 
     GET /api/cluster/copy   the files of the node's newest checkpoint, in sequence
 
@@ -6,37 +6,38 @@ The stream has these fields:
 
     bytes           field
     8               "TWCOPY01"
-    then for each file, and once more for the end:
+    for each file, and once more for the end:
     4               header_bytes, big-endian
     header_bytes    JSON: path, length, room_bytes; at the end: end (CommitLog offset), segment_bytes, files
     16              BLAKE2b of all bytes of the stream so far, without these checksums
-    length          the file's first bytes; zeros follow up to room_bytes
+    length          the first bytes of the file; the receiver adds zeros up to room_bytes
     16              BLAKE2b, as above
 
-The receiver collects the files in the folder `fetched` until all of them are on disk. Then the files replace
-the store in steps that survive a kill or a power cut at any time:
+The receiver collects the files in the folder `fetched` until all files are on disk. The files then replace
+the store in steps that survive a kill or a power failure at any time:
 
     files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
     by one--> the folder is deleted
 
-    found at a start      action
-    fetched, no marker    deleted: an incomplete copy is useless
-    fetched/whole         the old store is deleted (again), and the copy moved
-    fetched/moving        the remaining files are moved
-    fetched/whole, damaged on disk        as without a marker: the store stays
-    fetched/moving, damaged on disk       the store is deleted, as its missing files are not known
+    found at startup                      action
+    fetched, no marker                    the incomplete copy is deleted
+    fetched/whole                         the old store is deleted (again), and the copy is moved
+    fetched/moving                        the remaining files are moved
+    fetched/whole, damaged on disk        the copy is deleted, and the store remains
+    fetched/moving, damaged on disk       the store is deleted, as its missing files are unknown
 
-Renames from an earlier attempt may be visible without being on disk if the process was killed before it
-synced the folder, or if the sync failed. Therefore, if a marker exists at startup, the node syncs the
-marker's folder. Before the node deletes the marker, it syncs every folder that contains files of the copy.
+Renames of an earlier attempt may be visible without being on disk if the process was killed before the sync
+of the folder, or if the sync failed. Therefore, if the marker `fetched/moving` exists at startup, the node
+syncs the marker's folder. Before the node deletes the marker, the node syncs every folder that contains files
+of the copy.
 
-A store never contains a mixture of files from two nodes. Queues and the key index are derived data, so they
-are transferred only if this is cheaper than a rebuild (`services.store.copying_derived`).
+A store never contains a mixture of files from two nodes. Queues and the key index are derived data, which are
+transferred only if a transfer is cheaper than a rebuild (`services.store.copying_derived`).
 
-Cost: the store is sent over the network once, and needs twice the space on disk until the transfer is
-complete. Weak spot: the checksums cover only the transfer, so data that was corrupted on the sender's disk is
-transferred too. The receiver verifies the log before using it (`copies.copying`), deletes a damaged key
-index, and checks queues against the CRCs in the snapshot.
+Cost: the store is sent over the network once. The receiver needs the disk space of both stores until the
+transfer is complete. Weak spot: the checksums cover only the transfer, so data that was damaged on the
+sender's disk is transferred too. The receiver verifies the log when it opens the copy (`copies.copying`),
+deletes a damaged key index, and checks queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""The timeout for each read from the other node."""
+"""The timeout, in seconds, for each read from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -80,7 +81,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store, except those with its identity and its evidence."""
+"""The files and folders of a store, except for the files with its identity and its evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -89,13 +90,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A complete copy that has not replaced the store yet; `paths` lists the final paths of its files."""
+    """A complete copy that has not replaced the store yet; `paths` contains the final paths of its files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold from the copy's checkpoint; raise `CopyRefused` if it is missing."""
+        """Return the fold in the copy's checkpoint; raise `CopyRefused` if the checkpoint is missing."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -106,10 +107,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the logs of the copy and this store are equal before `end`, and not empty there.
+        """Return whether the logs of the copy and the store are equal and not blank before `end`.
 
-        The comparison covers the range that both logs have, up to `bytes_max` bytes. Return False if the logs
-        have no common range.
+        The comparison covers the range that both logs contain, up to `bytes_max` bytes. Return False if the
+        logs have no common range.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -133,9 +134,9 @@ class FetchedCopy:
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start offsets of this store's segment that contains `offset`, and of the next segment.
+        """Return the start offsets of the store's segment that contains `offset`, and of the next segment.
 
-        If there is no next segment, the second value is `end`.
+        Without a next segment, the second value is `end`.
         """
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(
@@ -147,14 +148,14 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source of the bytes of a copy."""
+    """A source from which the bytes of a copy are read."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the bytes of the stream for the newest checkpoint of the store in `root`.
+    """Yield the bytes of the stream with the newest checkpoint of the store in `root`.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -176,9 +177,9 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy from the HTTP interface at `url`; `install_copy` then replaces the store with the copy.
+    """Fetch a copy from the HTTP interface at `url`, with which `install_copy` then replaces the store.
 
-    `certificate` is the other node's certificate if it serves HTTP over TLS; for `require`, see
+    `certificate` is the certificate of the other node, or "" for plaintext HTTP; for `require`, see
     `receive_copy`. Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
     """
     try:
@@ -202,10 +203,10 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 
 
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Receive a complete copy in a folder next to the store.
+    """Receive a complete copy into the folder `fetched` of the store.
 
-    `require` raises `CopyRefused` for a copy that must not replace the store. Also raise `CopyRefused` if the
-    copy is incomplete or damaged, or OSError if the disk fails.
+    The callback `require` raises `CopyRefused` for a copy that must not replace the store. Also raise
+    `CopyRefused` if the copy is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
     received = _CopyReader(source)
@@ -216,7 +217,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
         kept = f"{layout.FETCHED}/{len(paths)}"
         _keep(received, header, kept, disk)
         if header["path"].startswith(layout.KEYINDEX) and not keyindex.holds_what_was_written(disk, kept):
-            disk.delete(kept)  # the file was corrupted on the sender's disk; the receiver rebuilds the index
+            disk.delete(kept)  # the file was damaged on the sender's disk; the receiver rebuilds the index
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
@@ -233,7 +234,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with a complete pending copy, and return whether there was one.
+    """Replace the store with a complete pending copy, and return whether a pending copy existed.
 
     Raise `StoreDamaged` if the list of files to move is damaged, or OSError if the disk fails.
     """
@@ -259,8 +260,8 @@ def install_copy(disk: Disk) -> bool:
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
-        disk.sync_folder("" if folder == "." else folder)  # its subfolders may be new and unsynced
-    # The marker is deleted before the folder, because the deletion of the folder may be interrupted.
+        disk.sync_folder("" if folder == "." else folder)  # the subfolders may be new and unsynced
+    # Delete the marker before the folder, because the deletion of the folder may be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
@@ -297,14 +298,14 @@ def is_moving(disk: Disk) -> bool:
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the log end of a complete copy that has not replaced the store, or -1 if there is none."""
+    """Return the log end of a complete copy that has not replaced the store yet, or -1 without a copy."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def delete_store(disk: Disk) -> None:
-    """Delete the store; the node then starts without data. Raise OSError if the disk fails."""
-    if is_moving(disk):  # complete an interrupted move first, as its remaining files would form a store
+    """Delete the store, so that the node starts without data. Raise OSError if the disk fails."""
+    if is_moving(disk):  # complete an interrupted move first, because its files would form a store
         with suppress(StoreDamaged):
             install_copy(disk)
     delete_pending_copy(disk)
@@ -312,7 +313,7 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete an unwanted copy: first its marker, and then its files, because deletion may be interrupted."""
+    """Delete a pending copy: first its marker, then its files, because the deletion may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -342,7 +343,7 @@ def _keep(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) 
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
         disk.allocate(path, header["room_bytes"])
-    disk.write(path, 0, b"")  # also creates an empty file
+    disk.write(path, 0, b"")  # the write creates the file even if the file is empty
     position = 0
     while position < header["length"]:
         chunk = received.read_exactly(min(_CHUNK_BYTES, header["length"] - position))
@@ -358,13 +359,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """A reader for the stream of a copy, with a running checksum of the received bytes."""
+    """A reader of the stream of a copy, with a running checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header in the stream; raise `CopyRefused` if it is damaged."""
+        """Return the next header in the stream; raise `CopyRefused` if the header is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -374,13 +375,13 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise `CopyRefused` if the stream ends before that."""
+        """Return the next `count` bytes; raise `CopyRefused` if the stream contains fewer bytes."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Raise `CopyRefused` if the bytes read so far do not match the next checksum in the stream."""
+        """Raise `CopyRefused` if the received bytes do not match the next checksum in the stream."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -395,13 +396,13 @@ class _CopyReader:
 
 
 class _NetworkSource:
-    """An HTTP response that is read over the network; network failures raise `CopyRefused`."""
+    """An HTTP response as the source of a copy; a network failure raises `CopyRefused`."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes, or b"" at the end of the response."""
+        """Return up to `count` bytes of the response, or b"" at its end."""
         try:
             return self._answer.read(count)
         except (OSError, HTTPException) as error:

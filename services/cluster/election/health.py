@@ -43,8 +43,7 @@ class Health:
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
-        """Return the reason why this node should lead only if no other node can, or "" if this node is
-        fit."""
+        """Return the reason why this node is unfit to lead, or "" if this node is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM

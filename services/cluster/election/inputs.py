@@ -41,8 +41,7 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """The result of READ and CATCH_UP: the number of records (0 at the end of the log) and the node's
-    state."""
+    """The result of READ and CATCH_UP: the number of records, 0 at the log's end, and the node's state."""
 
     records: int
     seen: ReadProgress
@@ -50,7 +49,7 @@ class ReadDone(NamedTuple):
     is_listed: bool
     """Whether the shared log contains a holding of this node."""
     unfit: str
-    """The reason why this node should lead only if no other node can, or "" if this node is fit."""
+    """The reason why this node is unfit to lead, or "" if this node is fit."""
 
 
 class Appended(NamedTuple):

@@ -30,8 +30,7 @@ DutyInput = ProofWanted | Order | Beaten
 
 
 class LeaderDuties:
-    """The duties of the leader `name`; `put` receives acts and their arguments, and `say` receives log
-    lines."""
+    """The duties of the leader `name`; `put` receives acts with arguments, and `say` receives log lines."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say

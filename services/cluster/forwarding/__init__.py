@@ -1,1 +1,1 @@
-"""Forwarding of client calls and HTTP requests to the leader by other nodes."""
+"""Forwarding of client calls and HTTP requests from followers to the leader."""

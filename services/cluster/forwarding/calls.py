@@ -1,35 +1,37 @@
-"""Forwarding of client calls, as unchanged bytes, from a node that does not lead to the leader.
+"""Forwarding of client calls, as unchanged bytes, from a follower to the leader.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
-    unary, receive    retried with the next leader while there is no answer, until the caller's deadline is
-                      near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, also if a leader refuses a call that
-                      an earlier leader may have carried out (WRITES)
+    unary, receive    retried with the next leader until a leader answers or the caller's deadline is near
+                      (RETRY_MARGIN_SECONDS); then UNAVAILABLE. A write is also answered with UNAVAILABLE if
+                      a leader refuses it and an earlier leader may have carried it out (WRITES)
     Telemetry         a stream to the leader for each stream of a client; after a change of leaders, a new
-                      stream, which begins with the kept state of the client (`presence`)
+                      stream, which begins with the stored state of the client (`presence`)
 
 Rules
-1. The leader authorizes calls and determines their results; this node parses messages only to keep track of
-   client state.
+1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track
+   the state of clients.
 2. A node never forwards a call that was already forwarded (FORWARDED). If two nodes each assume that the
-   other leads, both answer UNAVAILABLE, and the client's node retries.
-3. A call is repeated only if it was not answered. A repeated message is recognized by its id and content, and
-   stored once (`services.broker.repeats`). A leader's refusal means only that the refused attempt had no
-   effect. An earlier attempt may still be queued at an earlier leader, and only for sends does a leader
-   search for results from earlier leaders. Therefore, the node reports an unknown outcome to the client.
-4. Even while the node leads, this module handles Telemetry and SyncLiteSubscription calls from the node's own
-   clients (`switch`) and passes them to the node's broker, `local`. Therefore, a client's stream remains open
-   when the client's node steps down.
-5. A client's stream ends when the leader ends it. A leader that steps down ends the streams from other nodes
-   with UNAVAILABLE, and the other nodes continue these streams with the next leader. The status that the
-   leader sends takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
-6. A leader behind a network that silently drops packets is treated as unresponsive. If the peer sends neither
+   other node leads, the called node answers UNAVAILABLE, and the client's node retries the call.
+3. A call is retried only if no leader has answered the call. The broker detects a repeated message by its id
+   and content, and stores the message once (`services.broker.repeats`). A leader's refusal means only that
+   the refused attempt had no effect. An earlier attempt may still be queued at an earlier leader, and a
+   leader searches for results from earlier leaders only for sends. Therefore, if a leader refuses a retried
+   write, the node reports an unknown outcome to the client.
+4. Even on the leader, this module handles the Telemetry and SyncLiteSubscription calls of the node's own
+   clients (`switch`), and passes these calls to the node's broker, `local`. Therefore, a client's stream
+   remains open when the client's node steps down.
+5. A client's stream ends when the leader ends the stream. A leader that steps down ends the streams from
+   other nodes with UNAVAILABLE, and the other nodes continue the streams of their clients with the next
+   leader. The status from the leader takes precedence over a write error
+   (`services.cluster.forwarding.leader_stream`).
+6. A leader behind a network that silently drops packets is treated as unresponsive. If a peer sends neither
    TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the connection is closed and its calls
    are retried.
 
-Cost: one round trip and about 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak spot: the
-leader applies connection limits to the node's address, but client limits to the client's address
-(`vouching`).
+Cost: one additional round trip and about 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak
+spot: the leader applies connection limits to the address of the forwarding node, but client limits to the
+address of the client (`vouching`).
 """
 
 from __future__ import annotations
@@ -70,13 +72,13 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field that marks a forwarded call; its value is the epoch of the called leader."""
+"""The header field of a forwarded call, whose value is the epoch of the called leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""The initial and the maximum delay after a failed attempt; a new EPOCH ends the delay early."""
+"""The maximum delay, in seconds, after a failed attempt; a new EPOCH ends a delay early."""
 CALL_SECONDS: Final = 30.0
-"""The timeout for a call that has no deadline."""
+"""The timeout, in seconds, of a call without a deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -88,22 +90,22 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The statuses that leave it unknown whether the leader received the call."""
+"""The statuses after which it is unknown whether the leader has received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
-"""The prefixes of the header fields that are forwarded to the leader."""
+"""The prefixes of the names of forwarded header fields."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""The methods whose refusal means that the call had no effect; field 1 of their replies is the status."""
+"""The methods of which a refused attempt has no effect; field 1 of their replies is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
-    """An RPC method: its path, and whether its request and its reply are streams."""
+    """An RPC method: its path, and whether its request and its response are streams."""
 
     path: str
     takes_stream: bool
@@ -111,7 +113,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the RPC in the broker's method table."""
+        """The name of the method in the broker's method table."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
@@ -121,14 +123,14 @@ class Shape(NamedTuple):
 
 
 class LeaderChanged(Exception):
-    """Another node leads than the one that was called."""
+    """The called node is no longer the leader."""
 
 
 @dataclass
 class Attempt:
-    """An attempt to call the leader of an epoch: its channel, header fields and timeout.
+    """An attempt to call the leader of an epoch, with the channel, the header fields and the timeout.
 
-    `local` is the broker of this node if this node leads, or None otherwise.
+    The field `local` is the broker of this node for a call that this node answers itself, or None.
     """
 
     channel: grpc.aio.Channel
@@ -139,17 +141,17 @@ class Attempt:
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
-    """Whether the call may already have taken effect in an earlier attempt."""
+    """Whether an earlier attempt may already have carried out the call."""
     has_answered: bool = False
-    """Whether the client has received a reply that another attempt would repeat."""
+    """Whether the client has received a reply, which another attempt would repeat."""
     not_its_own: str = ""
     """The reason why the peer could not be verified as the leader, or "" if it was verified."""
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress a failure in the block if another attempt is allowed after it.
+        """Suppress an error in the block if the error allows another attempt.
 
-        If the client has already received a reply, do not suppress the failure.
+        No error is suppressed after the client has received a reply.
         """
         try:
             yield
@@ -159,7 +161,7 @@ class Attempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_certificate_error(error):
                 self.reachability.record_failure(self.epoch, self.began_ms, monotonic_ms())
-            else:  # a peer responds, perhaps with another certificate, and clients get its error
+            else:  # a peer has responded, perhaps with another certificate
                 self.reachability.record_answer(monotonic_ms())
             if self.has_answered or not _is_retryable(error):
                 raise
@@ -169,7 +171,7 @@ class Attempt:
 
 
 class ClientCall(NamedTuple):
-    """A client's call at this node, and its arrival time, in ms since 1970."""
+    """A call of a client at this node, with its arrival time in ms since 1970."""
 
     connection: Connection
     stream_id: int
@@ -179,10 +181,10 @@ class ClientCall(NamedTuple):
 
 
 class Forwarding:
-    """The service that answers calls on all connections through the leader that `node` knows.
+    """The service that answers the calls on all connections through the leader that `node` has found.
 
-    `key` is the cluster's key for users' secrets, or empty if authentication is off. `clock` returns the
-    wall-clock time in ms.
+    `key` is the cluster's key for users' secrets, or empty without authentication. `clock` returns the
+    wall-clock time in ms. `origin_key` signs the origin of calls, and defaults to `key`.
     """
 
     def __init__(
@@ -195,15 +197,15 @@ class Forwarding:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node, or None while this node does not lead."""
+        """The broker of this node while this node leads, or None."""
 
     def lead(self, serving: Serving) -> None:
-        """Answer calls through this node's broker, and close the channels to the previous leader."""
+        """Answer calls through this node's broker, and close the idle channels to the previous leader."""
         self.local = serving
         self._channels.close_idle()
 
     def forward_again(self) -> None:
-        """Answer calls through the leading node again."""
+        """Answer calls through the leader again."""
         self.local = None
 
     async def close(self) -> None:
@@ -211,17 +213,17 @@ class Forwarding:
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams, which clients keep open indefinitely."""
+        """End all Telemetry streams, because clients would keep the streams open indefinitely."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()
             connection.end(stream_id)
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path, or None if the path is unknown."""
+        """Return the RPC method with the given path, or None if the path is unknown."""
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Forward a call whose request is a single message."""
+        """Forward a call with a single request message."""
         shape = shape_of(call.method)
         asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
         forward = self._forward_receive if shape.gives_stream else self._forward_unary
@@ -230,7 +232,7 @@ class Forwarding:
         connection.start(call.stream_id, self._serve_call(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Forward a call whose request is a stream."""
+        """Forward a call with a stream of request messages."""
         shape = shape_of(call.method)
         asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
         talk = self._answer_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
@@ -241,7 +243,7 @@ class Forwarding:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call; if the service raises an error, end the call with the corresponding status."""
+        """Serve a call; if `serve` raises an error, end the call with the corresponding status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -254,7 +256,7 @@ class Forwarding:
         except grpc.aio.AioRpcError as error:
             connection.end(stream_id, status_of(error), error.details() or "")
 
-    # Calls of one message.
+    # Calls with a single request message.
 
     async def _forward_unary(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
@@ -279,17 +281,17 @@ class Forwarding:
                     return
 
     async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Answer a SyncLiteSubscription that another node has forwarded, through this node's broker."""
+        """Answer a SyncLiteSubscription call that another node has forwarded, through this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
         reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
         asked.connection.reply(asked.stream_id, reply)
 
-    # Presence of clients.
+    # Calls that change the stored state of clients.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a client's subscription, and record it if the leader accepts it."""
+        """Forward a client's subscription, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -312,7 +314,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Forward a stream in both directions, and continue it with the next leader after a leader change."""
+        """Forward a stream in both directions, and continue the stream with each next leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.add_stream(client_id)
         said = ClientMessages(kept)
@@ -340,7 +342,7 @@ class Forwarding:
     async def _exchange_messages(
         self, attempt: Attempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Send the client's messages to the leader and the leader's replies to the client.
+        """Send the client's messages to the leader, and the leader's replies to the client.
 
         Return after the leader has sent its last reply.
         """
@@ -360,13 +362,13 @@ class Forwarding:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: ClientCall, kept: ClientState) -> None:
-        """Send a client's subscriptions to a leader until the leader has accepted all of them."""
+        """Send a client's subscriptions to the leader until the leader has accepted all subscriptions."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
             said, left = left, []
-            for key in said:  # a refused subscription does not delay the others
+            for key in said:  # a refused subscription does not delay the other subscriptions
                 async with kept.lock:
                     message = complete_subscription(key, kept.lite[key]) if key in kept.lite else None
                     if message is not None and not await _try_to_sync(attempt, sync, message):
@@ -395,7 +397,7 @@ class Forwarding:
             hearing.cancel()
 
     async def _answer_telemetry(self, asked: ClientCall) -> None:
-        """Answer a stream that another node has forwarded, through this node's broker.
+        """Answer a Telemetry stream that another node has forwarded, through this node's broker.
 
         End the stream with UNAVAILABLE if this node steps down.
         """
@@ -416,7 +418,7 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call; raise `LeaderChanged` as soon as the called node no longer leads."""
+        """Return the result of a call; raise `LeaderChanged` as soon as another epoch begins."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -427,14 +429,16 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # An exception refers to this frame, the frame to the task, and the task to the exception and the
-            # call. As long as the call exists, gRPC reconnects the closed channel of the call.
+            # An exception refers to this frame, this frame refers to the task, and the task refers to the
+            # exception and the call. As long as the call exists, gRPC reconnects the closed channel of the
+            # call.
             del calling
 
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
-        """Yield attempts to call the leader until the deadline is near; then raise TimeoutError.
+        """Yield attempts to call the leader until the deadline is near, and then raise TimeoutError.
 
-        With `stands`, the call outlives a leader change, so this node vouches for the client.
+        With `stands`, the call continues after a change of leaders, so this node signs the arrival time of
+        the call.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -468,7 +472,7 @@ class Forwarding:
         raise TimeoutError
 
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
-        """Return the header fields with which a call is sent to the leader."""
+        """Return the header fields of the call to the leader; with `vouches`, sign the arrival time."""
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
             *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
@@ -485,14 +489,14 @@ async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` if the reply is a refusal, because an earlier attempt may have had an effect."""
+    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
-    """Return the reply to a SyncLiteSubscription from the leader, which may be this node."""
+    """Return the leader's reply to a SyncLiteSubscription; the leader may be this node."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -500,7 +504,7 @@ async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes)
 
 
 async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
-    """Send a client's subscription to a leader, and return whether the leader has accepted it."""
+    """Send a client's subscription to the leader, and return whether the leader has accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -512,7 +516,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the unverified user name in the signature of a call, or "" if there is no signature."""
+    """Return the unverified user name in the signature of a call, or "" without a signature."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -528,12 +532,12 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether the call has failed without being refused by a leader, so it may be retried."""
+    """Return whether a call may be retried, because its failure is not a refusal by a leader."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Convert an error from the leader into the status for the client."""
+    """Return the status for the client after an error from the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
@@ -545,7 +549,7 @@ def shape_of(method: Method) -> Shape:
 
 
 def _shapes() -> list[Shape]:
-    """Return the methods of RocketMQ's service and the methods for client metrics."""
+    """Return the methods of RocketMQ's messaging service and the methods for client metrics."""
     return [
         Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

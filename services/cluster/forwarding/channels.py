@@ -1,6 +1,7 @@
-"""Creates gRPC channels between nodes, over TLS if the called node offers it (`services.cluster.peers`).
+"""gRPC channels between nodes, which use TLS if the called node offers TLS (`services.cluster.peers`).
 
-The gRPC core accepts a certificate as its own authority, even if it is signed by another authority.
+The gRPC core accepts a pinned certificate as its own authority, even if another authority has signed the
+certificate.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to a node's protocol port; the channel uses plaintext if `certificate` is empty."""
+    """Return a channel to a node's gRPC port; the channel uses plaintext if `certificate` is empty."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)
@@ -28,6 +29,6 @@ def channel_to(
 
 
 def is_certificate_error(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call failed, unsent, because the peer did not present the node's certificate."""
+    """Return whether a call was not sent because the peer did not present the expected certificate."""
     told = error.details() or ""
     return any(words in told for words in _NOT_ITS_OWN)

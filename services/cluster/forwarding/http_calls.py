@@ -1,28 +1,30 @@
-"""The HTTP interface of a node: it serves the node's own status and copy, and forwards other requests.
+"""The HTTP interface of a node, which serves the node's status and copy, and forwards other requests.
 
-/livez /readyz /metrics      this node (while it leads, its broker)
+/livez /readyz /metrics      this node (the broker of the node while the node leads)
 GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
-POST /api/cluster/position   this node, if it leads: a follower's position and fitness, from a caller with the
-                             secret of the epoch (`followers`, `health`)
-POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
-POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
-POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest possible
-other paths                  the leader, once; its answer unchanged. A request without effects (GET, HEAD) is
-                             retried with the next leader if this one fails, or hangs until another leads
-no leader, or no answer      503, with a sentence
-the caller disconnects       the request at the leader ends, too: so does a long poll there
+POST /api/cluster/position   this node, if it leads: the position and the fitness of a follower, from a caller
+                             with the secret of the epoch (`followers`, `health`)
+POST /api/cluster/move       the leader: transfer to {"node": NAME}, by default to any other node
+POST /api/cluster/forget     the leader: removal of {"node": NAME}
+POST /api/cluster/set-version    the leader: finalization of {"version": N}, by default the highest possible
+other paths                  the leader, once; the response is unchanged. A request without effects (GET, HEAD)
+                             is retried with the next leader if the leader fails, or does not respond until
+                             another node leads
+no leader, or no response    503, with an error message
+the caller disconnects       the request to the leader is cancelled, for example a long poll
 
-Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until it is answered; if all threads are
-occupied, further requests are refused. Therefore, a follower can forward only a few HTTP long polls at once,
-but many gRPC long polls (`calls.py`).
+Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
+are occupied, the node refuses further requests. Therefore, a follower can forward only a few HTTP long polls
+at once, but many gRPC long polls (`calls.py`).
 
-This node's own responses are protected by the same gate as a broker's HTTP interface (`services.ops.gate`).
-The gate uses the users and tokens in this node's copy, which may briefly lag behind the leader. Requests
-between nodes bypass the gate; they are authenticated by a secret from the shared log. For a forwarded
-request, this node's gate checks the host and the origin, which refer to this node, but not the token. The
-path is forwarded byte for byte, because decoding it could change its meaning. The request keeps its caller's
-token, and this node does not add its own, so the leader authorizes it like a direct request.
+The same gate as for a broker's HTTP interface protects the responses of the node itself
+(`services.ops.gate`). The gate uses the users and tokens in the node's copy, which may briefly lag behind the
+leader. Requests between nodes bypass the gate, and are authenticated by a secret from the shared log. For a
+forwarded request, the node's gate checks the host and the origin, which refer to the node, but not the token.
+The path is forwarded byte for byte, because decoding could change the meaning of the path. The request
+contains the token of its caller, and no token of the node, so the leader authorizes a forwarded request like
+a direct request.
 """
 
 from __future__ import annotations
@@ -81,19 +83,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""The time during which a former leader may still answer after another node has begun to lead."""
+"""The time, in seconds, during which a former leader may respond after another node became leader."""
 COPIES_MAX: Final = 2
-"""The maximum number of nodes that may fetch a copy concurrently."""
+"""The maximum number of nodes that may fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""Header fields that are not forwarded: they refer to this node's host, or mark forwarded requests."""
+"""The header fields that refer to this node's host or mark a forwarded request, and are not forwarded."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""The methods without side effects; their requests may be repeated with the next leader."""
+"""The methods without side effects, whose requests may be retried with the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """A request to forward: its method, its target, the caller's header fields, and its body."""
+    """A request to forward, with its method, its target, its header fields and its body."""
 
     method: str
     target: str
@@ -102,7 +104,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClusterHttp:
-    """The HTTP application of a node that has its store in the folder `root`."""
+    """The HTTP application of a node with its store in the folder `root`."""
 
     def __init__(
         self,
@@ -123,10 +125,10 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The application of the broker, or None while this node does not lead."""
+        """The HTTP application of the broker while this node leads, or None."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Serve a request as an ASGI application."""
         if scope["type"] != "http":
             return
         path = scope["path"]
@@ -138,16 +140,16 @@ class ClusterHttp:
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        else:  # this node reads the whole body before it forwards the request
+        else:  # the node reads the whole body before it forwards the request
             await self._passing(scope, receive, send)
 
     async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the leader's answer to a request that has passed the gate of this node."""
+        """Send the leader's response to a request that has passed the gate of this node."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request about this node that has passed the gate."""
+        """Respond to a request to this node that has passed the gate."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -167,10 +169,9 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in this node's copy; raise `NoLeader` if there is no copy.
+        """Return the users and tokens in this node's copy; raise `NoLeader` without an open copy.
 
-        Each check reads a table only once, because a worker thread that applies records may change the
-        tables.
+        Each check reads a table only once, because a worker thread that applies records may change the table.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -186,7 +187,7 @@ class ClusterHttp:
         )
 
     def _is_own_probe(self, path: str) -> bool:
-        """Return whether a probe is answered by the node itself, and not by the node's broker."""
+        """Return whether the node itself answers the probe at `path`, instead of the node's broker."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -205,10 +206,10 @@ class ClusterHttp:
             return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
         return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
 
-    # Orders of an operator.
+    # Commands of an operator.
 
     async def _handle_order(self, request: Request) -> Response:
-        """Execute an operator's order, or forward it to the leader."""
+        """Execute an operator's command on the leader, or forward the command to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -225,7 +226,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller that presents the secret."""
+        """Send this node's newest checkpoint to a caller with the secret of this node's copy."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -236,7 +237,7 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                # The stream has open files, which `aclosing` closes.
+                # The stream holds open files, which `aclosing` closes.
                 async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
                     await (await self._copy_response(chunks))(request.scope, request.receive, send)
             finally:
@@ -245,7 +246,7 @@ class ClusterHttp:
         await response(request.scope, request.receive, send)
 
     async def _copy_response(self, chunks: Chunks) -> Response:
-        """Return the response that streams a copy."""
+        """Return the response that streams a copy, or an error response."""
         try:
             first = await chunks.next()
         except (OSError, TidewheelError) as error:
@@ -261,18 +262,18 @@ class ClusterHttp:
                 except (
                     OSError,
                     TidewheelError,
-                ) as error:  # the receiver notices the missing end
+                ) as error:  # the receiver detects the missing end
                     log.warning("a copy was not given to its end", reason=str(error))
                     return
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record a follower's position if the caller presents the secret of the epoch."""
+        """Record a follower's report if the caller presents the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            # The port may be public, so the body is read only after the secret was verified.
+            # The port may be public, so the node reads the body only after it has verified the secret.
             if not self._node.is_followed_by(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
@@ -285,10 +286,10 @@ class ClusterHttp:
             return await refuse(request, error)
         return JSONResponse({})
 
-    # Answers of the leader.
+    # Forwarding to the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's response to a request; cancel the request if its caller disconnects."""
+        """Return the leader's response to a request; cancel the request if the caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
                 "This node does not lead, and the request was forwarded to it. Send it again."
@@ -322,7 +323,7 @@ class ClusterHttp:
             began_ms = monotonic_ms()
             try:
                 connection = await self._in_thread(connect_to, leader.http, leader.certificate, CALL_SECONDS)
-            except OSError as error:  # nothing was sent, so the request may go to another leader
+            except OSError as error:  # nothing was sent, so the request may be sent to another leader
                 said = str(error)
                 if not isinstance(error, CertificateMismatch):
                     self._node.election.reachability.record_failure(epoch, began_ms, monotonic_ms())
@@ -346,10 +347,11 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's response; raise OSError if the node does not respond and another node leads.
+        """Return a leader's response; raise OSError if another node leads before the response.
 
-        This check is necessary because the connections of a paused leader process remain open. A leader that
-        was ordered to move leadership has LAST_WORD_SECONDS to answer the order.
+        The check for another leader is necessary because the connections of a paused leader process remain
+        open. A former leader has LAST_WORD_SECONDS to respond, for example to the command that has
+        transferred the leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -372,10 +374,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """An asynchronous iterator over a generator whose steps run in worker threads, one at a time.
+    """An asynchronous reader of a generator whose steps run in worker threads, one at a time.
 
-    If the peer disconnects, the coroutine that waits for a step is cancelled, but the thread that runs the
-    step continues. Therefore, the generator is closed only after the current step has ended.
+    If the peer disconnects, the coroutine that waits for a step is cancelled, but the worker thread continues
+    the step. Therefore, the generator is closed only after the current step has ended.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -383,24 +385,24 @@ class Chunks:
         self._step: asyncio.Future[bytes | None] | None = None
 
     async def next(self) -> bytes | None:
-        """Return the next item, or None at the end."""
+        """Return the next item, or None at the end of the generator."""
         self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator after the current step."""
+        """Close the generator after the current step has ended."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
 
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Move leadership to another node, and return the new leader."""
+    """Transfer the leadership to another node, and return the new leader."""
     return {"leader": (await orders.move_lead(node, await node_name_in(request))).status_fields()}
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Make the cluster forget a node, and return the node's name."""
+    """Remove a node from the cluster, and return the name of the node."""
     name = await node_name_in(request)
     if not name:
         raise InvalidOrder('Say which: {"node": NAME}.')
@@ -409,7 +411,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a cluster version, and return it."""
+    """Finalize a version of the cluster, and return the finalized version."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -424,7 +426,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "" if it is missing; raise `InvalidOrder` for an invalid body."""
+    """Return the node name in the body, or "" for no name; raise `InvalidOrder` for an invalid body."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidOrder('The body is {"node": NAME}, and no more.')
@@ -432,7 +434,7 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that the body may contain, or `usual` if the field is missing.
+    """Return the only allowed field of the body, or `usual` if the field is missing.
 
     Raise `InvalidOrder` if the body is invalid or has other fields.
     """
@@ -452,14 +454,14 @@ def connection_failure_text(leader: Member, error: OSError) -> str:
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection to make another thread stop waiting for the response."""
+    """Shut down a connection, so that another thread stops waiting for the response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward, with the path encoded as its caller has sent it."""
+    """Return the request to forward, with the path as encoded by the caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -472,7 +474,7 @@ def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
 def send_request(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
     """Send a request to another node, and return the response.
 
-    Raise OSError or HTTPException if there is no response.
+    Raise OSError or HTTPException if the other node does not respond.
     """
     try:
         connection.putrequest(passed.method, passed.target, skip_accept_encoding=True)
@@ -489,5 +491,5 @@ def send_request(connection: http.client.HTTPConnection, passed: ForwardedReques
 
 
 def refusal_response(sentence: str) -> Response:
-    """Return a refusal with status 503, in the error format of the HTTP interface."""
+    """Return a response with status 503 and an error in the format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -1,15 +1,15 @@
-"""A stream to the leader that ends with the leader's status instead of the error of a failed write.
+"""A stream to the leader, which ends with the leader's status instead of the error of a failed write.
 
     the leader ends the stream --> a write fails --> gRPC reports INTERNAL instead of the leader's status
-                                                 --> here the leader's status counts
+                                                 --> `LeaderStream` reports the leader's status
 
 A leader that steps down ends the stream with UNAVAILABLE, and the client's stream continues with the next
-leader. The status INTERNAL would end the client's stream, and the client state that the node keeps would be
-lost. gRPC for asyncio may report its own status before or after the leader's status
+leader. The status INTERNAL would end the client's stream, and the node would drop the state of the client.
+gRPC for asyncio may report its own status before or after the leader's status
 (github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
 
-Weak spot: a status that originates in gRPC itself is recognized by its text. If no other status arrives, the
-call is retried.
+Weak spot: a status that gRPC itself generates is recognized by its text. If no other status arrives, the call
+is retried.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 WORD_SECONDS: Final = 1.0
-"""The maximum time to wait for the leader's status after a failed write."""
+"""The maximum time, in seconds, to wait for the leader's status after a failed write."""
 NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The status of a call that has ended."""
+    """The code and the details of the status of an ended call."""
 
     code: grpc.StatusCode
     details: str
 
 
 class LeaderStream:
-    """A bidirectional call to the leader, whose messages are bytes."""
+    """A bidirectional call to the leader with messages of type bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -43,7 +43,7 @@ class LeaderStream:
         call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Send `messages` to the leader and yield its replies.
+        """Send `messages` to the leader, and yield the replies of the leader.
 
         Raise `AioRpcError` if the leader ends the call with a status other than OK.
         """
@@ -63,14 +63,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
-        """Send the messages until the leader ends the call, whose status is handled by the reader."""
+        """Send the messages until the leader ends the call; `replies` handles the status of the call."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _record_status(self, call: Any) -> None:
-        """Record the status of the call; gRPC calls this method for each status, in order of arrival."""
+        """Record the first status that is not a write failure; gRPC calls this method for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._word.done() or is_write_failure(word)):
             self._word.set_result(word)
@@ -84,7 +84,7 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether the status comes from gRPC itself and reports a failed write."""
+    """Return whether a status comes from gRPC itself and reports a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 

@@ -1,9 +1,9 @@
-"""A pool of gRPC channels to other nodes, which grows with the number of open calls.
+"""A pool of gRPC channels to other nodes, whose size grows with the number of open calls.
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
-calls. A send that is queued behind long polls and Telemetry streams from many clients could wait forever,
-because these calls rarely end. Therefore, the pool opens another channel when a channel has `CALLS_MAX` open
-calls.
+calls. A send in the queue after the long polls and Telemetry streams of many clients could wait indefinitely,
+because long polls and Telemetry streams rarely end. Therefore, the pool opens another channel if all channels
+to a node have `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time before a keepalive ping to the leader, slightly above the minimum for a broker."""
+"""The idle time, in ms, before a keepalive ping; it slightly exceeds the minimum that a broker accepts."""
 SILENT_MS: Final = 3_000
-"""The maximum time for a reply to a ping, or for an acknowledgement of sent data."""
+"""The maximum time, in ms, for the reply to a ping or the acknowledgement of sent data."""
 OPTIONS: Final = [
-    ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment names a proxy
+    ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment specifies a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
@@ -37,7 +37,7 @@ OPTIONS: Final = [
     ("grpc.keepalive_time_ms", ASK_MS),
     ("grpc.keepalive_timeout_ms", SILENT_MS),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # else all channels to an address share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise, all channels to an address share one connection
 ]
 
 
@@ -47,14 +47,14 @@ Key = tuple[str, str, Identity]
 
 @dataclass
 class PooledChannel:
-    """A channel and its number of open calls."""
+    """A channel of the pool with its number of open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """A node's channels: those to the node that was called last, and all other channels with open calls.
+    """The channels of a node: all channels to the last called node, and other channels with open calls.
 
     gRPC keeps trying to reconnect an unused channel while its peer is down or has another certificate.
     Therefore, channels to former leaders, and channels with outdated certificates, are closed.
@@ -67,7 +67,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Provide a channel for one call, which lasts as long as the block."""
+        """Yield a channel for one call during a block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -84,11 +84,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls, because this node leads and does not call other nodes."""
+        """Close all channels without open calls, because a leader does not call other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close all channels to targets other than `key` that have no open calls."""
+        """Close all channels without open calls to targets other than `key`."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

@@ -1,32 +1,35 @@
-"""The client state that each node keeps, and sends to the next leader on behalf of its clients.
+"""The state of clients, which each node stores and sends to the next leader on behalf of its clients.
 
     a client's Telemetry stream is open at this node --> a new leader's EPOCH
         --> a stream to that leader, which begins with the client's settings (`ClientMessages`)
-        --> its subscriptions to lite topics, as one SyncLiteSubscription each (`ClientState`)
+        --> the client's subscriptions to lite topics, in SyncLiteSubscription calls (`ClientState`)
 
 Rules
 1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower. A
    node drops a client's state when the client's last stream ends, so disconnected clients are never reported.
 2. The node resends the last settings that a client has sent on the stream. The node does not resend a
-   client's answers, because the leader that asked no longer leads, and a new question may have the same
-   nonce.
+   client's responses to commands, because the leader that sent the commands no longer leads, and a new
+   command may have the same nonce.
 3. The node also declares the topics to which the client has sent messages, because the Python client does not
-   declare topics, and only declared producers of a topic receive check-backs. After these extended settings,
-   the node sends the original settings, and the leader keeps the original settings.
-4. Subscriptions to lite topics are sent as the complete accepted set, without the topics that the leader has
-   revoked. These requests use the action COMPLETE_ADD, which does not affect other clients. Positions
-   (`OffsetOption`) are not resent, because the group's offsets are in the log.
-5. While the stream is open, a subscription that was not accepted is resent every `REPEAT_SECONDS`.
+   declare topics, and only declared producers of a topic receive check-backs. The node sends the original
+   settings after the extended settings, so the leader keeps the original settings.
+4. The node resends subscriptions to lite topics as the complete accepted set, without the topics that the
+   leader has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node
+   does not resend positions (`OffsetOption`), because the log contains the offsets of the group.
+5. While the stream is open, the node resends a subscription every `REPEAT_SECONDS` until the leader accepts
+   it.
 
 A node does not resend any other state. The leader renews leases as long as a stream is open, even without
 heartbeats (`services.rpc.clients.clients`), so a stable leader does not cause periodic traffic. Heartbeats
-contain no information beyond the settings, except heartbeats from the Java client before 5.0.4, which sends
-one every 10 s. Waiting receives are retried with the next leader (`services.cluster.forwarding.calls`).
+contain no information beyond the settings, except for heartbeats of the Java client before 5.0.4, which sends
+a heartbeat every 10 s. Waiting receives are retried with the next leader
+(`services.cluster.forwarding.calls`).
 
-Cost: parsing the first bytes of each SendMessage and, for each client, memory for its settings, `TOPICS_MAX`
-names and its lite topics. The lite topics are limited to `KEPT_BYTES_MAX` per node. Weak spot: a client
-without a Telemetry stream is unknown to the next leader until the client's next call. Lite topics beyond the
-limit reach the next leader only when the client resends them, within 30 s.
+Cost: the node parses the first bytes of each SendMessage, and needs memory for the settings, up to
+`TOPICS_MAX` topic names, and the lite topics of each client. The lite topics of all clients are limited to
+`KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
+the client's next call. Lite topics beyond the limit reach the next leader only when the client resends its
+subscriptions, within 30 s.
 """
 
 from __future__ import annotations
@@ -50,18 +53,18 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""The maximum number of topics that are recorded per client."""
+"""The maximum number of recorded topics per client."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
 """The approximate memory overhead of a lite topic, in bytes, in addition to its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The protobuf tag of field 1 if the field is a message."""
+"""The protobuf tag of field 1 with the wire type of a message."""
 
 
 class ClientState:
-    """The state that is kept for a client while the client has a Telemetry stream at this node."""
+    """The state of a client, which a node stores while the client has a Telemetry stream at the node."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
@@ -70,26 +73,26 @@ class ClientState:
         self.topics: dict[bytes, None] = {}
         """The topics to which the client has sent messages, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
-        """The client's lite topics, by user, group and topic."""
+        """The lite topics of the client, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that serializes the client's subscriptions, to keep the order the same on all nodes."""
+        """The lock that serializes subscriptions, so that this node and the leader apply the same order."""
 
 
 class Presence:
-    """The state that a node keeps for all its clients."""
+    """The state of all clients of a node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new stream from a client; for the first stream, create the client's state."""
+        """Count a new stream of a client; create the client's state for its first stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream; after the last stream, drop the client's state."""
+        """Count the end of a stream; drop the client's state after its last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -101,7 +104,7 @@ class Presence:
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
-        """Record the topic to which a client has sent a SendMessage."""
+        """Record the topic of a client's SendMessage."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -112,9 +115,9 @@ class Presence:
     def record_subscription(
         self, client_id: str, kept: ClientState, user: str, language: str, message: bytes
     ) -> None:
-        """Record a SyncLiteSubscription that was answered with OK."""
+        """Record a SyncLiteSubscription that the leader has answered with OK."""
         if self._kept.get(client_id) is not kept:
-            return  # the last stream of the client has ended meanwhile
+            return  # the last stream of the client has ended
         request = SyncLiteSubscriptionRequest.FromString(message)
         key = user, request.group.SerializeToString(), request.topic.SerializeToString()
         before = kept.lite.pop(key, {})
@@ -135,7 +138,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove a lite topic if the leader revokes it with a message on the client's stream."""
+        """Remove the lite topic that the leader revokes with a message on the client's stream, if any."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -147,7 +150,7 @@ class Presence:
 
 
 class ClientMessages:
-    """The messages from a client on a Telemetry stream, to be sent to successive leaders."""
+    """The messages of a client on a Telemetry stream, which a node sends to successive leaders."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
@@ -165,7 +168,7 @@ class ClientMessages:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader; after a leader change, start with the client's settings."""
+        """Yield the messages for a leader; after a change of leaders, start with the client's settings."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -180,7 +183,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return a client's settings, preceded by settings that also declare all topics the client has used."""
+    """Return a client's settings, preceded by settings that also declare the topics of the client's sends."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -195,7 +198,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request that replaces all lite subscriptions of a client under a topic."""
+    """Return the request that replaces the lite subscriptions of a client in a group and a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -211,7 +214,7 @@ def is_accepted(reply: bytes) -> bool:
 
 
 def is_settings(message: bytes) -> bool:
-    """Return whether a client's message contains its settings."""
+    """Return whether a Telemetry message contains the settings of a client."""
     try:
         return bool(TelemetryCommand.FromString(message).HasField("settings"))
     except DecodeError:
@@ -227,14 +230,14 @@ def is_topic(resource: bytes) -> bool:
 
 
 def size_of(lite_topics: Iterable[str]) -> int:
-    """Return the approximate number of bytes of memory that the lite topics occupy."""
+    """Return the approximate memory usage of lite topics, in bytes."""
     return sum(len(one) + LITE_BYTES for one in lite_topics)
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage if it is the first field of the message.
+    """Return the topic of a SendMessage's first message if the topic is its message's first field.
 
-    Return b"" for other field orders, which protobuf allows but clients do not use.
+    Return b"" for other orders of fields, which protobuf allows but clients do not use.
     """
     try:
         at = 1

@@ -1,7 +1,7 @@
-"""Dispatches calls at a node's port to its broker while the node leads, and otherwise to the leading node.
+"""Dispatch of calls at a node's port to the node's broker while the node leads, and otherwise to the leader.
 
-Connections remain open when the leader changes, because each call is dispatched when it arrives. Telemetry
-and SyncLiteSubscription calls always go through `Forwarding`, which keeps the client's state for the next
+Connections remain open when the leader changes, because each call is dispatched on arrival. Telemetry and
+SyncLiteSubscription calls always go through `Forwarding`, which stores the state of clients for the next
 leader.
 """
 
@@ -20,7 +20,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class Switch:
-    """The service that answers calls at a node's port."""
+    """The service that answers the calls at a node's port."""
 
     def __init__(self, forwarding: Forwarding) -> None:
         self._forwarding = forwarding
@@ -33,16 +33,16 @@ class Switch:
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Answer subsequent calls through the leading node."""
+        """Answer subsequent calls through the leader."""
         self._service = self._forwarding
         self._forwarding.forward_again()
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path, or None if the path is unknown."""
+        """Return the RPC method with the given path, or None if the path is unknown."""
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call whose request is a single message."""
+        """Answer a call with a single request message."""
         name = call.method.target.name
         if name == SEND:
             self._presence.record_topic(call.head.get("x-mq-client-id"), call.message)
@@ -53,7 +53,7 @@ class Switch:
             service.call_received(connection, call._replace(method=method))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Answer a call whose request is a stream."""
+        """Answer a call with a stream of request messages."""
         service = self._forwarding if call.method.target.name == TELEMETRY else self._service
         if self._has_looked_up(service, call):
             service.call_started(connection, call)
@@ -61,13 +61,13 @@ class Switch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether the method of a call was looked up by `service`."""
+        """Return whether `service` has looked up the method of a call."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up the method of a call in `service`; end the call if `service` does not have the method."""
+        """Look up the method of a call in `service`; end the call if `service` lacks the method."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,19 +1,20 @@
-"""Signed statements by a node about the origin and the arrival time of calls that it forwards.
+"""Signed statements of a node about the origin and the arrival time of forwarded calls.
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
-client's Telemetry stream may be open for days, and the node reopens it at each new leader with the client's
-original signature. Therefore, the node adds a statement that the client is still waiting. The statement
-contains the arrival time of the call and the current time, and is signed with the cluster's key. The leader
-compares the date in the client's signature with the arrival time, and rejects statements older than
-`WINDOW_MS`.
+client's Telemetry stream may be open for days, and the node reopens the stream at each new leader with the
+client's original signature. Therefore, the node adds a statement that the client is still connected. The
+statement contains the arrival time of the call and the current time, and is signed with the cluster's key.
+The leader compares the date in the client's signature with the arrival time, and rejects statements older
+than `WINDOW_MS`.
 
-The client's signature is verified as usual, so users with an invalid secret are rejected. An eavesdropper can
-replay the header within the window, so nodes on untrusted networks must use TLS (`services.cluster.peers`).
+The leader verifies the client's signature as usual, so users with an invalid secret are rejected. An
+eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted networks must use TLS
+(`services.cluster.peers`).
 
-With each call, a node also sends the client's address and connection (ORIGIN), which the leader uses to count
-clients (`services.rpc.clients.client_room`). This field is signed with the cluster's key or, without
---auth-key, with the cluster id from the shared log. A call without a valid signature is counted under the
-connection on which it arrives at the leader.
+With each call, a node also sends the client's address and connection in the header field ORIGIN, which the
+leader uses to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the
+cluster's key or, without --auth-key, with the cluster id from the shared log. The leader counts a call
+without a valid signature under the connection on which the call arrives at the leader.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the header value with a client's address and its connection at a node."""
+    """Return the value of the header field ORIGIN for a client's address and its connection at a node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return the origin of a forwarded call, or None if the node's signature is missing or invalid."""
+    """Return the origin of a forwarded call, or None if the signature of the node is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -48,14 +49,14 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
-    """Return the header value with which a node vouches for a call with these fields."""
+    """Return the value of the header field VOUCHED for a call with the header fields `fields`."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return the time at which a call arrived at the forwarding node, in ms since 1970.
+    """Return the arrival time of a call at the forwarding node, in ms since 1970.
 
-    Return None if the node's statement is missing, invalid or too old.
+    Return None if the statement of the node is missing, invalid or too old.
     """
     came, _, rest = fields.get(VOUCHED, "").partition(".")
     said, _, proof = rest.partition(".")
