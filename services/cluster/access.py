@@ -37,7 +37,7 @@ Nodes = Mapping[str, str]
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the content of the settings file, from which commands take the path of their token file."""
+    """Return the content of the settings file, in which `token` is the path of the commands' token file."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"

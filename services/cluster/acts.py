@@ -116,7 +116,10 @@ class Acts:
         return Unreadable(record, fold.end, error.detail)
 
     def open(self, _: Any = None) -> Opened:
-        """Open the replica. Raise a `StoreError` if the store is unusable, or OSError if the disk fails."""
+        """Open the replica at its newest checkpoint.
+
+        Raise a `StoreError` if the store is unusable, or OSError if the disk fails.
+        """
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.verify_fetched_copy(replica)
         return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)

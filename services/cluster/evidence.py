@@ -39,7 +39,7 @@ shared log, may replace a node's copy only if the replacement covers the evidenc
 
 Cost: a few comparisons for each record, and one disk read for each flush after a checkpoint. Weak spot: after
 a power failure, the evidence may be one second old, or may extend past the bytes in the log
-(`evidence_file`). Therefore, a loss of records from the last second cannot be detected.
+(`evidence_file`). A loss of records from the last second before a power failure cannot be detected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file `evidence`, which describes the accepted history of a node's copy (`services.cluster.evidence`).
 
-The file has three slots of 4,096 bytes each, so no two slots share a sector or page. The fields of a slot are
-big-endian:
+The file `evidence` has three slots of 4,096 bytes each, so no two slots share a sector or page. The fields of
+a slot are big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -21,8 +21,8 @@ Rules
 2. Once a second, the node syncs first the log files and then the file `evidence`, so that the last written
    slot is on disk.
 3. A slot on disk is not overwritten until another slot is on disk. All writes between two syncs go to one
-   slot, and all writes during a sync go to the third slot. Therefore, a power failure damages at most two
-   slots, and the third slot remains valid.
+   slot, and all writes during a sync go to the third slot. A power failure damages at most two slots, and the
+   third slot remains valid.
 4. When a node opens its copy, the node writes a new file, syncs the file, and renames the file, because the
    last writes of a killed process may exist only in memory. A failed sync makes the copy unusable
    (`services.cluster.replica`), so the node opens the copy again.
@@ -30,12 +30,13 @@ Rules
 Losses: a killed process loses only the flush in progress. A power failure loses the writes since the last
 sync, that is, the writes of at most one second plus the duration of a sync. After a power failure, the
 evidence on disk may be outdated. If the operating system wrote the slot to disk before the log, the end in
-the evidence may be after the last valid record. The node then rewrites the bytes before the end in the
-evidence from the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long
-as the engine still has all accepted records.
+the evidence may be after the last valid record. After a power failure, the node rewrites the bytes before the
+end in the evidence from the shared log, and `cluster restore` reports missing bytes. No accepted record is
+lost as long as the engine still has all accepted records.
 
 Cost: one write of 72 bytes for each flush, and two syncs per second. Weak spot: if all slots are damaged, the
-accepted end is unknown. The node then halts (`EvidenceDamaged`), and a restore uses all valid records.
+accepted end is unknown. A node without a valid slot halts (`EvidenceDamaged`), and a restore uses all valid
+records.
 """
 
 from __future__ import annotations

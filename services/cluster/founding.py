@@ -2,9 +2,9 @@
 
     store --its end--> GENESIS with this end --appended to the shared log--> the store of a node
 
-The GENESIS record contains the log offset at which the history continues. Only this store contains the
-earlier data, so every other node first copies the store (`copies.transfer`). The shared log is trimmed
-according to the usual rules.
+The GENESIS record contains the log offset at which the history continues. Only the store of the first node
+contains the earlier data, so every other node first copies the store (`copies.transfer`). The shared log is
+trimmed according to the usual rules.
 
     create --from    the whole store of a standalone broker
     restore          a node's store: all valid records up to the end of its evidence, or all valid records if
@@ -21,8 +21,8 @@ Rules
 2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
    epochs keep their meaning.
 3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
-   the copy is at least as long as the store. Otherwise, the pending copy is deleted. A pending `cluster
-   refetch` is cancelled, because no other copy may replace a restored store.
+   the copy is at least as long as the store. A shorter pending copy is deleted. A pending `cluster refetch`
+   is cancelled, because no other copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
 cluster has never accepted.
@@ -208,7 +208,7 @@ def restore_from(
                 f"If no other node has more: {left.acceptance_options()}.",
                 left.facts(),
             )
-        _require_no_cluster(engine)  # before the store is changed
+        _require_no_cluster(engine)  # check before any change of the store
         cluster, end = _found(engine, root, disk, node, now_ms, left)
         return RestoredCluster(cluster, end, left, node)
 

@@ -2,8 +2,8 @@
 
 A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
 remain unchanged on disk, and the broker skips these bytes like any other damage (docs/damage.md). The file
-lets a node distinguish accepted damage from new damage. New damage makes a node fetch another node's copy,
-but the bytes in a hole do not exist on any node.
+`holes` lets a node distinguish accepted damage from new damage. New damage makes a node fetch another node's
+copy, but the bytes in a hole do not exist on any node.
 
     holes   JSON: log, a list of [first offset, end offset], ascending and disjoint; keep, the number of
             damaged bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
@@ -13,7 +13,7 @@ Rules
    contains the file.
 2. Damage outside the holes makes the copy unusable.
 3. A read of a message or a queue entry reports a single damaged location, or a gap in a queue that a hole has
-   left. Therefore, the node scans the whole segment before it treats the copy as damaged.
+   left. After a report of damage, the node scans the whole segment before it treats the copy as damaged.
 
 Cost: one read of a small file whenever a store is opened or copied, and one scan of a segment for each
 damaged location that a read has found. Weak spot: if a store has holes, lost timers and half messages are

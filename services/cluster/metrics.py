@@ -146,7 +146,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lag of each follower in bytes and in seconds; a follower yields no lags."""
+        """Yield the lags of the followers in bytes and in seconds, without samples on a follower."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

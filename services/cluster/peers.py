@@ -11,9 +11,10 @@ certificate, send no data, and retry the connection (`forwarding`). With `--tls-
 its certificate as a TLS client of the other nodes, so an authority in the file given by `--tls-clients` must
 have issued the certificate.
 
-A network that silently drops packets leaves half-open connections. Therefore, a connection attempt is
-abandoned after `CONNECT_SECONDS`. An open connection is closed after `SILENT_SECONDS` without any traffic,
-including TCP acknowledgements. The response of a live node may take up to the timeout of the caller.
+A network that silently drops packets leaves half-open connections. Because of half-open connections, a
+connection attempt is abandoned after `CONNECT_SECONDS`. An open connection is closed after `SILENT_SECONDS`
+without any traffic, including TCP acknowledgements. The response of a live node may take up to the timeout of
+the caller.
 
 Cost: one TLS handshake for each gRPC connection and each HTTP request, and about 50 us of CPU time on each of
 the two nodes for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the

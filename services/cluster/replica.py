@@ -5,24 +5,24 @@
     lead    the core writes to the shared log, and the sink applies the node's own records to the copy
 
 Rules
-1. At startup, a node does not trust any bytes after its newest checkpoint, even if their CRC is correct.
-   Valid records may never have been accepted by the cluster, and a power failure may have left holes between
-   records. The core starts at the checkpoint, and the node reads all later records from the shared log again.
-   The bytes after the checkpoint remain on disk until the shared log confirms them (`tail`), because these
-   bytes may be the only copy. The file `evidence` contains the accepted end of the log, and is updated after
-   each accepted flush.
+1. At startup, a node does not use any bytes after its newest checkpoint, even if their CRC is correct. The
+   cluster may never have accepted a record with a correct CRC, and a power failure may have left holes
+   between records. The core starts at the checkpoint, and the node reads all later records from the shared
+   log again. The bytes after the checkpoint remain on disk until the shared log confirms them (`tail`),
+   because these bytes may be the only copy. The file `evidence` contains the accepted end of the log, and is
+   updated after each accepted flush.
 2. A checkpoint contains the fold (`SHARED`) and the core at the same log offset. A checkpoint is taken
    between two flushes, and contains only accepted records.
-3. The core of a follower neither appends records nor performs due work. The leader decides both, and the
-   follower receives the decisions as records. Damage or a full disk on a single node does not change the
-   history of the cluster.
+3. The core of a follower neither appends records nor performs due work. The leader decides when to append
+   records and perform due work, and followers receive the decisions as records. Damage or a full disk on a
+   single node does not change the history of the cluster.
 4. The leader decides each cut of the log by retention, and every node carries out the cut when the node
    applies the record of the cut. Before a cut, the node takes a checkpoint and copies the open half messages
    to its keep file, so no timer needs the log before the cut. A node deletes a segment once both of its
    checkpoints cover the segment.
-5. A recently started node may be restarted soon. Therefore, a node takes a checkpoint at the end of the
-   catch-up after it has opened its copy, and at its first check as leader, if at least AGAIN_BYTES of log
-   follow the newest checkpoint.
+5. A node takes a checkpoint at the end of the catch-up after it has opened its copy, and at its first check
+   as leader, if at least AGAIN_BYTES of log follow the newest checkpoint. The additional checkpoint shortens
+   the start of a node that is restarted soon.
 6. After a disk error, a copy and its core are unusable, and the node opens the copy again. If a copy has lost
    records that only other machines have (`StoreDamaged`), the copy of another node replaces the damaged copy
    (`services.cluster.copies`).
@@ -173,7 +173,7 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next record of the shared log, at `offset`, to the copy.
+        """Apply the next record of the shared log, which is stored at `offset`, to the copy.
 
         Verify the CRC and the offset of all records of a flush before any byte of the flush is written.
 

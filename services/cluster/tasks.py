@@ -16,7 +16,7 @@ class Tasks:
         self._concurrent: set[asyncio.Task[None]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, is_concurrent: bool) -> None:
-        """Start a task; with `is_concurrent`, `cancel_concurrent` cancels the task."""
+        """Start a task; with `is_concurrent`, the task is cancelled by `cancel_concurrent`."""
         task = self._loop.create_task(coroutine)
         for kept in (self._all, self._concurrent) if is_concurrent else (self._all,):
             kept.add(task)

@@ -11,7 +11,7 @@ Rules
    a record may be delayed or lost.
 3. A node does not announce a damaged copy, but fetches another node's copy (`StoreDamaged`, see `copying`).
 
-Cost: a worker thread reads back each byte of the log once. The verification of a record of 1 KB takes 2 us.
+Cost: a worker thread reads back each byte of the log once. Reading back a record of 1 KB takes 2 us.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OwnCopy:
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return a record that announces that this node has no copy and needs records from `next_record` on.
+        """Return the announcement that this node has no copy and needs the records from `next_record` on.
 
         With `unreadable`, the announcement also reports the record that this node cannot read.
         """

@@ -159,7 +159,7 @@ class Copying:
     def _require_covered(self, copy: FetchedCopy | None) -> None:
         """Raise `CopyRefused` if `copy` lacks records that this node has read as accepted.
 
-        If `copy` is None, check the whole shared log instead of a copy.
+        If `copy` is None, the check applies to the whole shared log instead of a copy.
         """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
@@ -192,8 +192,8 @@ class Copying:
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log contains all accepted records that a copy lacks.
 
-        The method reads all these records, because the engine may have lost a record that now exists only on
-        this node.
+        The method reads all records that the copy lacks, because the engine may have lost a record that now
+        exists only on this node.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:

@@ -1,4 +1,4 @@
-"""The options of an operator for the copy of a halted node: keep, restore a cluster, or replace the copy.
+"""Replacement of the copy of a halted node by an operator, and the advice for the operator.
 
 refetch                     the file `refetch` is written; a copy that covers the evidence replaces the copy
 refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the

@@ -27,9 +27,9 @@ the store in steps that survive a kill or a power failure at any time:
     fetched/moving, damaged on disk       the store is deleted, as its missing files are unknown
 
 Renames of an earlier attempt may be visible without being on disk if the process was killed before the sync
-of the folder, or if the sync failed. Therefore, if the marker `fetched/moving` exists at startup, the node
-syncs the marker's folder. Before the node deletes the marker, the node syncs every folder that contains files
-of the copy.
+of the folder, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs the
+marker's folder to make the renames durable. Before the node deletes the marker, the node syncs every folder
+that contains files of the copy.
 
 A store never contains a mixture of files from two nodes. Queues and the key index are derived data, which are
 transferred only if a transfer is cheaper than a rebuild (`services.store.copying_derived`).

@@ -11,7 +11,7 @@ Other nodes never depose an unfit leader. An unfit leader hands over its leaders
 has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
 to lead. An unfit follower becomes a candidate later than fit followers (`silence`).
 
-Weak spot: if the clock of a leader jumps, the leader uses the wrong time for deliveries until the hand-over.
+Weak spot: after a jump of its clock, a leader delivers messages at wrong times until the hand-over.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Begun(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """The result of BEAT: the engine has confirmed the append of the BEAT."""
+    """The result of BEAT: the start time of the newest confirmed append, and the changed facts."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
@@ -139,7 +139,7 @@ class Tick(NamedTuple):
 
 
 class ProofWanted(NamedTuple):
-    """The request for a proof of leadership, for which a response to a client waits."""
+    """The request for a proof of leadership, because a response to a client waits for the proof."""
 
 
 class SteppedDown(NamedTuple):

@@ -21,11 +21,11 @@ access clocks, files or the network.
 
 Rules
 1. In every stage, exactly one act or one WAIT is in progress. The result of an act is valid only in the stage
-   of the act, and is discarded in other stages. An early tick has no effect other than an early act. Checks,
-   complaints, BEATs and probes of clients run concurrently with the act of the stage.
-2. Only the shared log decides which node leads. A node enters LEADING only after it has read back its own
-   EPOCH as the newest, and leaves LEADING after an unconfirmed append. A node that stops leading discards its
-   core (OPENING), because the core may contain records that were never accepted.
+   of the act, and is discarded in other stages. An early tick starts the next act early, and has no other
+   effect. Checks, complaints, BEATs and probes of clients run concurrently with the act of the stage.
+2. The shared log alone determines the leader. A node enters LEADING only after it has read back its own EPOCH
+   as the newest, and leaves LEADING after an unconfirmed append. A node that stops leading discards its core
+   (OPENING), because the core may contain records that were never accepted.
 3. If the engine does not respond, a node repeats its call indefinitely. If the shared log contradicts itself,
    the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
    the record (COPYING).

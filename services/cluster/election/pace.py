@@ -5,10 +5,10 @@
                       plus the time since that read
     skew              this node's clock minus the engine's clock
 
-The engine writes a record after the append has started, and before any read returns the record. Therefore,
-the engine's timestamp of a record lies between two times that the node measures. Both bounds use the
-monotonic clock, and are the narrowest bounds from the newest SAMPLES records. The wall clock is read only
-when the skew is requested, so a jump of the wall clock affects the skew immediately.
+The engine writes a record after the append has started, and before any read returns the record. The engine's
+timestamp of a record lies between two times that the node measures. Both bounds of the skew use the monotonic
+clock, and are the narrowest bounds from the newest SAMPLES records. The wall clock is read only when the skew
+is requested, so a jump of the wall clock affects the skew immediately.
 
     reads              time of the read minus the engine's timestamp: an upper bound of the skew
     own appends        start of the append minus the engine's timestamp: a lower bound of the skew
@@ -80,7 +80,7 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Drop the bounds that are based on appends, because the node does not lead any more."""
+        """Drop the bounds that are based on appends of this node as leader."""
         self._at_least.clear()
         self._narrow()
 

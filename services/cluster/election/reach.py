@@ -6,8 +6,8 @@
 
 A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
 timeout. A follower's complaint in the log does not change the right to lead, and older versions skip the
-complaint. Only the leader itself decides whether to step down, and the leader probes its own clients first.
-Therefore, a partitioned or faulty follower cannot depose a leader that serves clients.
+complaint. Only the leader itself decides whether to step down, and the leader probes its own clients first. A
+partitioned or faulty follower cannot depose a leader that serves clients.
 
 Rules
 1. A follower complains only while the follower receives calls of clients. A complaint requires that a
@@ -15,8 +15,9 @@ Rules
 2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
    complaint while the leader does not respond to calls.
 3. Two nodes that cannot reach each other could pass the leadership back and forth while neither has clients.
-   Therefore, a node that has stepped down because of a complaint ignores further complaints during a pause.
-   The pause doubles with each such departure, and is reset after CALM_PAUSES pauses without a departure.
+   For this reason, a node that has stepped down because of a complaint ignores further complaints during a
+   pause. The pause doubles with each departure because of a complaint, and is reset after CALM_PAUSES pauses
+   without a departure.
 
 All times are in ms of the monotonic clock of one machine. Weak spot: the leader ignores clients that use only
 HTTP, because such clients have no connection on which the leader could probe them.
@@ -37,7 +38,7 @@ CALM_PAUSES: Final = 4
 
 
 class LeaderReachability:
-    """The record of whether the calls that a follower forwards reach the leader of an epoch."""
+    """A record of whether forwarded calls reach the leader of an epoch."""
 
     def __init__(self) -> None:
         self._epoch = self._count = 0
@@ -48,7 +49,7 @@ class LeaderReachability:
         self._told_ms: int | None = None
 
     def record_answer(self, now_ms: int) -> None:
-        """Record that the leader has answered a call, with any status."""
+        """Record that the leader has answered a call, regardless of the status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
@@ -72,7 +73,7 @@ class LeaderReachability:
 
 
 class ComplaintFilter:
-    """The filter that selects the complaints which the leader must check."""
+    """A filter for the complaints of followers, which selects the complaints to check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}

@@ -30,7 +30,7 @@ PAUSE_MAX_MS: Final = 60_000
 
 
 class CandidacyTimer:
-    """The timer of one node, which depends on the leader's last sign of life and this node's own attempts."""
+    """The candidacy timer of one node, based on the leader's last sign of life and the node's attempts."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -48,7 +48,7 @@ class CandidacyTimer:
             self._stood_ms = None
 
     def restart(self, now_ms: int) -> None:
-        """Restart the silence period, because no leader can write while the engine does not respond."""
+        """Restart the period of silence, because no leader can write while the engine does not respond."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:

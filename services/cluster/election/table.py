@@ -123,7 +123,7 @@ _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return a mapping with the same row for each of the stages, combined with the event."""
+    """Return a mapping of each (stage, event) to the same row."""
     return {(stage, event): row for stage in stages}
 
 

@@ -16,11 +16,11 @@ Rules
 3. A call is retried only if no leader has answered the call. The broker detects a repeated message by its id
    and content, and stores the message once (`services.broker.repeats`). A leader's refusal means only that
    the refused attempt had no effect. An earlier attempt may still be queued at an earlier leader, and a
-   leader searches for results from earlier leaders only for sends. Therefore, if a leader refuses a retried
-   write, the node reports an unknown outcome to the client.
+   leader searches for results from earlier leaders only for sends. If a leader refuses a retried write, the
+   node reports an unknown outcome to the client.
 4. Even on the leader, this module handles the Telemetry and SyncLiteSubscription calls of the node's own
-   clients (`switch`), and passes these calls to the node's broker, `local`. Therefore, a client's stream
-   remains open when the client's node steps down.
+   clients (`switch`), and passes these calls to the node's broker, `local`. A client's stream remains open
+   when the client's node steps down.
 5. A client's stream ends when the leader ends the stream. A leader that steps down ends the streams from
    other nodes with UNAVAILABLE, and the other nodes continue the streams of their clients with the next
    leader. The status from the leader takes precedence over a write error
@@ -151,7 +151,7 @@ class Attempt:
     def retry_on_failure(self) -> Iterator[None]:
         """Suppress an error in the block if the error allows another attempt.
 
-        No error is suppressed after the client has received a reply.
+        After the client has received a reply, no error is suppressed.
         """
         try:
             yield
@@ -314,7 +314,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Forward a stream in both directions, and continue the stream with each next leader."""
+        """Forward a Telemetry stream in both directions, and continue the stream with each new leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.add_stream(client_id)
         said = ClientMessages(kept)
@@ -344,7 +344,7 @@ class Forwarding:
     ) -> None:
         """Send the client's messages to the leader, and the leader's replies to the client.
 
-        Return after the leader has sent its last reply.
+        The method returns after the leader's last reply.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
@@ -532,7 +532,7 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call may be retried, because its failure is not a refusal by a leader."""
+    """Return whether a failed call may be retried because no leader has refused the call."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 

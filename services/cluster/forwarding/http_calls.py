@@ -8,19 +8,19 @@ POST /api/cluster/position   this node, if it leads: the position and the fitnes
 POST /api/cluster/move       the leader: transfer to {"node": NAME}, by default to any other node
 POST /api/cluster/forget     the leader: removal of {"node": NAME}
 POST /api/cluster/set-version    the leader: finalization of {"version": N}, by default the highest possible
-other paths                  the leader, once; the response is unchanged. A request without effects (GET, HEAD)
-                             is retried with the next leader if the leader fails, or does not respond until
-                             another node leads
+other paths                  the leader, once; the response is unchanged. A request without effects (GET,
+                             HEAD) is retried with the next leader if the leader fails, or does not respond
+                             until another node leads
 no leader, or no response    503, with an error message
 the caller disconnects       the request to the leader is cancelled, for example a long poll
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are occupied, the node refuses further requests. Therefore, a follower can forward only a few HTTP long polls
-at once, but many gRPC long polls (`calls.py`).
+are occupied, the node refuses further requests. Because of this limit, a follower can forward only a few HTTP
+long polls at once, but many gRPC long polls (`calls.py`).
 
 The same gate as for a broker's HTTP interface protects the responses of the node itself
 (`services.ops.gate`). The gate uses the users and tokens in the node's copy, which may briefly lag behind the
-leader. Requests between nodes bypass the gate, and are authenticated by a secret from the shared log. For a
+leader. Requests between nodes bypass the gate, and are authenticated with a secret from the shared log. For a
 forwarded request, the node's gate checks the host and the origin, which refer to the node, but not the token.
 The path is forwarded byte for byte, because decoding could change the meaning of the path. The request
 contains the token of its caller, and no token of the node, so the leader authorizes a forwarded request like
@@ -377,7 +377,7 @@ class Chunks:
     """An asynchronous reader of a generator whose steps run in worker threads, one at a time.
 
     If the peer disconnects, the coroutine that waits for a step is cancelled, but the worker thread continues
-    the step. Therefore, the generator is closed only after the current step has ended.
+    the step. `aclose` closes the generator only after the current step has ended.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:

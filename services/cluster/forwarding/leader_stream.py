@@ -28,7 +28,7 @@ _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The code and the details of the status of an ended call."""
+    """The status of an ended call, with its code and its details."""
 
     code: grpc.StatusCode
     details: str

@@ -2,8 +2,8 @@
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
 calls. A send in the queue after the long polls and Telemetry streams of many clients could wait indefinitely,
-because long polls and Telemetry streams rarely end. Therefore, the pool opens another channel if all channels
-to a node have `CALLS_MAX` open calls.
+because long polls and Telemetry streams rarely end. The pool avoids such queues: it opens another channel if
+all channels to a node have `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class PooledChannel:
 class ChannelPool:
     """The channels of a node: all channels to the last called node, and other channels with open calls.
 
-    gRPC keeps trying to reconnect an unused channel while its peer is down or has another certificate.
-    Therefore, channels to former leaders, and channels with outdated certificates, are closed.
+    The pool closes channels to former leaders and channels with outdated certificates, because gRPC tries to
+    reconnect an unused channel as long as its peer is down or has another certificate.
     """
 
     def __init__(self) -> None:

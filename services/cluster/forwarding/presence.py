@@ -19,11 +19,11 @@ Rules
 5. While the stream is open, the node resends a subscription every `REPEAT_SECONDS` until the leader accepts
    it.
 
-A node does not resend any other state. The leader renews leases as long as a stream is open, even without
-heartbeats (`services.rpc.clients.clients`), so a stable leader does not cause periodic traffic. Heartbeats
-contain no information beyond the settings, except for heartbeats of the Java client before 5.0.4, which sends
-a heartbeat every 10 s. Waiting receives are retried with the next leader
-(`services.cluster.forwarding.calls`).
+A node does not resend any state of clients other than settings and lite subscriptions. The leader renews
+leases as long as a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable
+leader does not cause periodic traffic. Heartbeats contain no information beyond the settings, except for
+heartbeats of the Java client before 5.0.4, which sends a heartbeat every 10 s. Waiting receives are retried
+with the next leader (`services.cluster.forwarding.calls`).
 
 Cost: the node parses the first bytes of each SendMessage, and needs memory for the settings, up to
 `TOPICS_MAX` topic names, and the lite topics of each client. The lite topics of all clients are limited to
@@ -138,7 +138,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove the lite topic that the leader revokes with a message on the client's stream, if any."""
+        """Remove the lite topic that the leader revokes with `message` on the client's stream, if any."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -235,7 +235,7 @@ def size_of(lite_topics: Iterable[str]) -> int:
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of a SendMessage's first message if the topic is its message's first field.
+    """Return the topic of the first message in a SendMessage if the topic is the message's first field.
 
     Return b"" for other orders of fields, which protobuf allows but clients do not use.
     """

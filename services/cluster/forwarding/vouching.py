@@ -2,10 +2,10 @@
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
 client's Telemetry stream may be open for days, and the node reopens the stream at each new leader with the
-client's original signature. Therefore, the node adds a statement that the client is still connected. The
-statement contains the arrival time of the call and the current time, and is signed with the cluster's key.
-The leader compares the date in the client's signature with the arrival time, and rejects statements older
-than `WINDOW_MS`.
+client's original signature. To prolong the validity, the node adds a statement that the client is still
+connected. The statement contains the arrival time of the call and the current time, and is signed with the
+cluster's key. The leader compares the date in the client's signature with the arrival time, and rejects
+statements older than `WINDOW_MS`.
 
 The leader verifies the client's signature as usual, so users with an invalid secret are rejected. An
 eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted networks must use TLS

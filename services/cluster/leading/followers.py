@@ -12,8 +12,8 @@ derived from the newest EPOCH, so a former leader rejects the report.
 
 Rules
 1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
-   announced copy, and its lag in ms is the time since the leader was elected. A missing report never results
-   in a lag of zero ms.
+   announced copy, and its lag in ms is the time since the leader was elected. The lag of a node without a
+   report is never reported as zero ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader
    does not choose the node as its successor (`health`).

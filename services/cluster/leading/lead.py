@@ -49,7 +49,7 @@ class Leading(Protocol):
 
     @property
     def answers(self) -> Answers:
-        """The answers that wait until their records are durable."""
+        """The answers to clients that wait until their records are durable."""
 
     def fail(self, error: OSError) -> None:
         """Release the core because an append was not accepted."""
@@ -202,7 +202,7 @@ class Lead:
         """Announce in the shared log that this node steps down, so that a successor takes over at once.
 
         A node that no longer leads does not write the announcement. A disk failure does not end the
-        leadership of a node, but an unconfirmed append does.
+        leadership of a node, whereas an unconfirmed append ends the leadership.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))

@@ -14,12 +14,13 @@ Rules
 1. The leader checks each report once. The leader refuses answers only after its own check has confirmed the
    damage, so a node with a bad disk does not stop the cluster.
 2. In the state HELD, new records exist only on the leader, and in the engine after a record that no other
-   node can read. Therefore, the leader sends no acknowledgements in the state HELD.
+   node can read. The leader sends no acknowledgements in the state HELD, because the loss of the leader would
+   lose these records.
 3. A node has the records after a damaged record once the node announces a checkpoint past that record. A node
-   also has these records while it reports, over HTTP, a log end that is at least the leader's end at the time
-   when the fault was found.
-4. A node that has fetched another node's copy announces its holding without the report of the unreadable
-   record, which ends the report.
+   also counts as having the records after a damaged record while its reports contain a log end of at least
+   the leader's end at the time when the fault was found.
+4. A node that has fetched another node's copy announces its holding again, without the report of the
+   unreadable record.
 
 Cost: one read from the engine for each reported record. Weak spot: if no other node can fetch a copy, the
 leader refuses answers until an operator removes the reporting node (`tidewheel cluster forget`).

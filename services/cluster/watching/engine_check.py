@@ -7,7 +7,7 @@
     no answer  has no effect: failed appends show that the engine is down
 
 An unsafe setting of the engine does not lose stored records at once, but the next power failure may lose
-records. Therefore, the leader continues to serve clients, but refuses new messages.
+records. While a setting is unsafe, the leader continues to serve clients, but refuses new messages.
 
 Weak spot: messages that arrive between an unsafe change of a setting and the next check are acknowledged.
 """

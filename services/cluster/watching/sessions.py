@@ -4,13 +4,13 @@
     refused    the refusal is reported (log, `/readyz`, `cluster status`, a metric), and the check is repeated
                after AGAIN_SECONDS
 
-The engine checks the password of a session only when the session is opened. Therefore, nodes with an outdated
-password continue to run until the engine restarts or the network fails, and then all these nodes fail at
+The engine checks the password of a session only when the session is opened. Nodes with an outdated password
+continue to run until the engine restarts or the network fails, and then all nodes with this password fail at
 once. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
 the same way.
 
-Cost: one short session of the engine per node every TRY_SECONDS. Opening the session occupies a thread for at
-most 15 s. Weak spot: a refusal between two checks is not detected.
+Cost: one short session of the engine per node every TRY_SECONDS. Each session occupies a worker thread for at
+most about 15 s. Weak spot: a refusal between two checks is not detected.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ waiting candidate does not run the check of a leader (`engine_check`). The call 
 wait for appends, so its result can name the missing standby. The diagnosis does not affect the waiting call,
 whose result is used as usual.
 
-Weak spot: a call that fails immediately is not diagnosed. The error of such a call is logged, and the call is
-retried.
+Weak spot: a call that fails immediately is not diagnosed. The error of a failed call is logged, and the call
+is retried.
 """
 
 from __future__ import annotations
