@@ -12,7 +12,7 @@ trimmed according to the usual rules.
                      the cluster accepted later, are lost. The operator must confirm the loss by the offset
                      and the number of damaged bytes, which the error message states (`LossNotAccepted`).
                      The damaged bytes remain on disk (`holes`). Valid bytes after the offset are set aside
-                     (`tail`)
+                     (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written to the store last. If the process
@@ -169,8 +169,8 @@ class RestoredCluster(NamedTuple):
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Create a cluster on the store of a standalone broker, which becomes the store of `node`.
 
-    Raise `ClusterExists` if the shared log has a cluster, `Unknown` if the engine does not answer, a
-    `StoreError` if the store cannot be used, or `ConfigurationError` if the store has a virtual clock.
+    Raise `ClusterExists` if the shared log has a cluster, or `Unknown` if the engine does not respond. Raise
+    a `StoreError` if the store cannot be used, or `ConfigurationError` if the store has a virtual clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))

@@ -5,8 +5,9 @@ remain unchanged on disk, and the broker skips these bytes like any other damage
 `holes` lets a node distinguish accepted damage from new damage. New damage makes a node fetch another node's
 copy, but the bytes in a hole do not exist on any node.
 
-    holes   JSON: log, a list of [first offset, end offset], ascending and disjoint; keep, the number of
-            damaged bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
+The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
+list of [first offset, end offset], in ascending order and without overlaps. The field `keep` is the number of
+damaged bytes in keep files.
 
 Rules
 1. Only a restore writes the file `holes`, before the restore creates the new cluster. Every copy of the store
@@ -17,8 +18,9 @@ Rules
 
 Cost: one read of a small file whenever a store is opened or copied, and one scan of a segment for each
 damaged location that a read has found. Weak spot: if a store has holes, lost timers and half messages are
-reported, but do not make the node fetch a copy, even if a damaged timer file on this node is the cause. A
-damaged `holes` file is treated as empty, so the node then needs a copy or another restore.
+reported, but do not make the node fetch a copy. This limitation also applies if a damaged timer file on this
+node has caused the loss. A damaged `holes` file is treated as empty, so the node then needs a copy or another
+restore.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Takeover(NamedTuple):
 
 
 class ClusterNode:
-    """A node of a cluster.
+    """A node of a cluster, which carries out the acts of its election.
 
     `me` is the identity of the node in its EPOCH records, `show` returns the current certificate of the node,
     and `clock` returns the wall-clock time in ms.
@@ -107,7 +107,7 @@ class ClusterNode:
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Run the node as follower and leader until it leaves the cluster; raise an internal error."""
+        """Run the node as follower and leader until `leave` is called; raise an internal error."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -120,7 +120,7 @@ class ClusterNode:
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Leave the cluster: stop following or leading as soon as possible."""
+        """Stop following or leading as soon as possible, and then end `run`."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.

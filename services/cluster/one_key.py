@@ -1,7 +1,7 @@
 """The check that all nodes have the same key for users' secrets, so that any leader can decrypt the secrets.
 
 An EPOCH contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about the
-key itself. The id is "" for a node without a key. A node whose key differs from the key of the last leader
+key itself. The key id of a node without a key is "". A node whose key differs from the key of the last leader
 halts before it becomes a candidate.
 
 To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. If a

@@ -69,7 +69,7 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
 
 def load_identity(files: TlsFiles) -> Identity:
-    """Return the identity of a node with the TLS files `files`.
+    """Return the identity of a node from the TLS files `files`.
 
     Raise `ConfigurationError` if the files cannot be used, or OSError if the files cannot be read.
     """

@@ -20,9 +20,9 @@ Rules
    applies the record of the cut. Before a cut, the node takes a checkpoint and copies the open half messages
    to its keep file, so no timer needs the log before the cut. A node deletes a segment once both of its
    checkpoints cover the segment.
-5. A node takes a checkpoint at the end of the catch-up after it has opened its copy, and at its first check
-   as leader, if at least AGAIN_BYTES of log follow the newest checkpoint. The additional checkpoint shortens
-   the start of a node that is restarted soon.
+5. If at least AGAIN_BYTES of log follow the newest checkpoint, a node takes a checkpoint at the end of the
+   catch-up after an opening, and at its first check as leader. The additional checkpoint shortens the start
+   of a node that is restarted soon.
 6. After a disk error, a copy and its core are unusable, and the node opens the copy again. If a copy has lost
    records that only other machines have (`StoreDamaged`), the copy of another node replaces the damaged copy
    (`services.cluster.copies`).

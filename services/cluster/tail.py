@@ -10,7 +10,7 @@ This module compares the bytes, and `services.cluster.evidence` selects one of t
                      Zeros that close a segment are written as well
     set aside        the valid records from the offset on are copied to the file `aside/<20 digits of the
                      offset>`, up to ASIDE_BYTES_MAX, and synced; the previous file is deleted. The tail is
-                     then cut
+                     then cut.
     cut              later segments are deleted, the last one first; the segment is cut at the offset, and
                      its space is allocated again
 

@@ -136,7 +136,7 @@ class FetchedCopy:
     def _around(self, offset: int, end: int) -> tuple[int, int]:
         """Return the start offsets of the store's segment that contains `offset`, and of the next segment.
 
-        Without a next segment, the second value is `end`.
+        If there is no next segment, the second returned value is `end`.
         """
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(

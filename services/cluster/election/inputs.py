@@ -149,7 +149,7 @@ class SteppedDown(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The request to leave the cluster, because the process ends."""
+    """The request to stop following or leading, because the process ends."""
 
 
 class Move(NamedTuple):

@@ -4,7 +4,7 @@
     BEAT with `leaves`       no leader; the named successor, or any other node, becomes a candidate at once
     any other live record    the leader is alive; a BEAT may contain a renewed certificate
 
-The module performs no I/O. All times are arguments, in ms of a monotonic clock.
+The module performs no I/O. All times are passed as arguments, in ms of a monotonic clock.
 """
 
 from __future__ import annotations

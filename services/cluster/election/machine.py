@@ -29,9 +29,9 @@ Rules
 3. If the engine does not respond, a node repeats its call indefinitely. If the shared log contradicts itself,
    the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
    the record (COPYING).
-4. After a request to leave, the node ends at the next transition from or to a stage without the right to
-   lead, or at once if the node is waiting. A leader first hands over its leadership, even if its own disk has
-   failed.
+4. After a request to leave, a node ends at once if it is waiting. Otherwise, the node ends at the next
+   transition from or to a stage without the right to lead. A leader first hands over its leadership, even if
+   its own disk has failed.
 5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
    complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
 

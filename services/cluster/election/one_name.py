@@ -4,8 +4,8 @@ An EPOCH contains the name of its node, and a random value, the holder, that the
 generated. Once a process has read the whole shared log, any append under its own name with an unknown holder
 comes from another process. The first appends with an unknown holder may still come from an earlier process of
 the same node. If the engine first returned an old state, as a lagging standby does, there may be many appends
-of the earlier process. If an append with an unknown holder arrives LIVES_MS after the first one, the other
-process must be alive.
+of the earlier process. If an append with an unknown holder arrives LIVES_MS after the first such append, the
+other process must be running.
 
 All times are times of reads by this node, in ms of a monotonic clock. Weak spot: two processes with the same
 name that both follow a third node are detected only when one of them becomes leader.

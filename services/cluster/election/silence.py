@@ -7,7 +7,7 @@
     unfit node          UNFIT_MS later than other nodes, so that a fit node becomes a candidate first
     failed candidate    not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each failed
                         attempt: otherwise two nodes could depose each other indefinitely. A candidate that
-                        lost to another candidate, or was named successor, does not wait
+                        lost to another candidate, or was named successor, does not wait.
 
 A leader that still writes to the shared log is never deposed. Nodes do not probe each other, so two nodes
 that cannot reach each other still agree on the leader if both can reach the engine.

@@ -1,18 +1,18 @@
 """The HTTP interface of a node, which serves the node's status and copy, and forwards other requests.
 
-/livez /readyz /metrics      this node (the broker of the node while the node leads)
-GET /api/cluster             this node
-GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
-POST /api/cluster/position   this node, if it leads: the position and the fitness of a follower, from a caller
-                             with the secret of the epoch (`followers`, `health`)
-POST /api/cluster/move       the leader: transfer to {"node": NAME}, by default to any other node
-POST /api/cluster/forget     the leader: removal of {"node": NAME}
-POST /api/cluster/set-version    the leader: finalization of {"version": N}, by default the highest possible
-other paths                  the leader, once; the response is unchanged. A request without effects (GET,
-                             HEAD) is retried with the next leader if the leader fails, or does not respond
-                             until another node leads
-no leader, or no response    503, with an error message
-the caller disconnects       the request to the leader is cancelled, for example a long poll
+    /livez /readyz /metrics      this node (the broker of the node while the node leads)
+    GET /api/cluster             this node
+    GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
+    POST /api/cluster/position   this node, if it leads: the report of a follower, from a caller with the
+                                 secret of the epoch (`followers`, `health`)
+    POST /api/cluster/move       the leader: transfer to {"node": NAME}, by default to any other node
+    POST /api/cluster/forget     the leader: removal of {"node": NAME}
+    POST /api/cluster/set-version    the leader: finalization of {"version": N}, by default the highest
+    other paths                  the leader, once, with an unchanged response
+    no leader, or no response    503, with an error message
+
+A GET or HEAD request is retried with the next leader if the leader fails, or if another node becomes leader
+before the response. If the caller disconnects, the node cancels the request to the leader.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
 are occupied, the node refuses further requests. Because of this limit, a follower can forward only a few HTTP
@@ -350,7 +350,7 @@ class ClusterHttp:
         """Return a leader's response; raise OSError if another node leads before the response.
 
         The check for another leader is necessary because the connections of a paused leader process remain
-        open. A former leader has LAST_WORD_SECONDS to respond, for example to the command that has
+        open. A former leader may still respond within LAST_WORD_SECONDS, for example to the command that
         transferred the leadership.
         """
         answering = asyncio.ensure_future(calling)

@@ -8,12 +8,12 @@ derived from the newest EPOCH, so a former leader rejects the report.
 
     lag in bytes    the leader's accepted end minus the end in the follower's last report
     lag in ms       the time since the follower last had all records, that is, since the leader's accepted end
-                    first exceeded the reported end. The lag in ms of an unavailable follower increases
+                    first exceeded the reported end. The lag in ms of an unavailable follower increases.
 
 Rules
-1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
-   announced copy, and its lag in ms is the time since the leader was elected. The lag of a node without a
-   report is never reported as zero ms.
+1. The lag in bytes of a node without a report is the leader's accepted end minus the end of the node's
+   announced copy. The lag in ms of a node without a report is the time since the leader was elected. The lag
+   of a node without a report is never reported as zero ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader
    does not choose the node as its successor (`health`).

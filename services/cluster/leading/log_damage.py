@@ -17,8 +17,8 @@ Rules
    node can read. The leader sends no acknowledgements in the state HELD, because the loss of the leader would
    lose these records.
 3. A node has the records after a damaged record once the node announces a checkpoint past that record. A node
-   also counts as having the records after a damaged record while its reports contain a log end of at least
-   the leader's end at the time when the fault was found.
+   is also considered to have these records while its reported log end is not lower than the leader's end at
+   the time when the fault was found.
 4. A node that has fetched another node's copy announces its holding again, without the report of the
    unreadable record.
 

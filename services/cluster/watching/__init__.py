@@ -1,1 +1,1 @@
-"""Periodic checks of the shared log: its settings, its sessions, its response, its clock and its records."""
+"""Periodic checks of the shared log: settings, sessions, response times, clock and records."""

@@ -54,7 +54,7 @@ class EngineCheck:
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine while this node leads, during a block; `broken` receives an unexpected error."""
+        """Check the engine during a block in which this node leads; `broken` receives an unexpected error."""
         self._stop = stop
         try:
             async with watched(self._watch(), broken):

@@ -56,7 +56,7 @@ class Scrubbing:
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log while this node leads, during a block; `broken` receives an unexpected error."""
+        """Scrub the log during a block in which this node leads; `broken` receives an unexpected error."""
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):
