@@ -3,8 +3,8 @@
     store --its end--> GENESIS with this end --appended to the shared log--> the store of a node
 
 The GENESIS record contains the log offset at which the history continues. Only the store of the first node
-contains the earlier data, so every other node first copies the store (`copies.transfer`). The shared log is
-trimmed according to the usual rules.
+contains the earlier data, so every other node first copies the store (`copies.transfer`). The shared log of
+the new cluster is trimmed according to the usual rules.
 
     create --from    the whole store of a standalone broker
     restore          a node's store: all valid records up to the end of its evidence, or all valid records if

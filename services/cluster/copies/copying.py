@@ -67,7 +67,7 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class Copying:
-    """The copy of the node `name` on `disk`, and the copies of other nodes that `engine` announces."""
+    """The copy of the node `name` on `disk`, and the copies that other nodes announce in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk

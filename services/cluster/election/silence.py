@@ -1,4 +1,4 @@
-"""The time at which a follower becomes a candidate, which depends only on records of the shared log.
+"""The time at which a follower becomes a candidate, based on the leader's silence in the shared log.
 
     silence             no accepted record for SILENCE_MS, plus RANK_MS times the node's rank by name, while
                         the engine answers; a failure of the engine does not count as silence of the leader
