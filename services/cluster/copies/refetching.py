@@ -1,5 +1,7 @@
 """Replacement of the copy of a halted node by an operator, and the advice for the operator.
 
+The command `tidewheel cluster refetch` changes the store of a stopped node:
+
     refetch                  the file `refetch` is written; a copy that covers the evidence replaces the copy
     refetch, loss accepted   evidence and copy are deleted at once; the offset must be the accepted end in
                              the evidence (0: the evidence is damaged or missing)
