@@ -1,4 +1,4 @@
-"""Consumer groups: their subscriptions, their policies, their positions on each queue, and their records.
+"""Manages consumer groups with their subscriptions, policies, queue positions, and log records.
 
 A group exists from its first receive of a topic or from its first policy. The body of a `TW_SYS_GROUP` record
 is a JSON object in one of these forms:
@@ -17,18 +17,16 @@ offset of the log. Messages below "log_offset" do not count as missed by the gro
 damaged file, whose first offset is unknown. Weak spot: if the log is cut again before the damaged queue is
 rebuilt, all deleted messages of the queue count as missed.
 
-Each group has its offsets on each queue (`consumequeue.offsets`), which are recorded with every change, and
-its messages in flight (`consumequeue.in_flight`), which are derived from the offsets on first use. Changes of
-messages and leases are applied when they are decided, and are collected in open records (`open_records.py`),
-which are closed when the next flush begins.
+The log records every change of a group's offsets on a queue (`consumequeue.offsets`). The group's messages in
+flight on the queue (`consumequeue.in_flight`) are derived from the offsets on first use. A change of messages
+or leases is applied immediately, and is collected in an open record (`open_records.py`) until the next flush.
 
 Invariants of a group on a queue: all messages below the committed offset are done, the committed offset is at
 most the next offset, and leased, ready, and parked messages are not done.
 
 The state of a lease is kept in `InFlight`, in `Leases`, which sets the timer of the lease, and in
-`GroupOffsets` if the lease is recorded. Only this file begins, replaces, and ends leases, and each method
-changes all parts of a lease. Finishing or removing a message also ends its lease, so callers do not have to
-end the lease first.
+`GroupOffsets` if the lease is recorded. Only the methods of `Groups` begin, replace, and end leases, and each
+method updates all parts of a lease. Finishing or removing a message also ends the lease of the message.
 """
 
 from __future__ import annotations
@@ -98,9 +96,9 @@ class Groups:
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """The topics with messages that an acknowledgement unblocked; cleared when receivers are notified."""
+        """The topics with newly available messages; the set is cleared when receivers are notified."""
         self.forgotten: list[str] = []
-        """Messages about removed filters, to be written to the broker's log."""
+        """Notices about removed filters, to be written to the server log."""
 
     def names(self) -> list[str]:
         """Return the sorted names of all groups that receive a topic or have a policy."""
@@ -127,9 +125,9 @@ class Groups:
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Make a group receive a topic from `positions` ({queue id: offset}) or from the earliest message.
+        """Subscribe a group to a topic from `positions` ({queue id: offset}) or from the earliest message.
 
-        Return the log offset that must be durable before the answer. Raise `TooManyGroups`.
+        Return the log offset that must be durable before the response is sent. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -140,7 +138,7 @@ class Groups:
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
         """Record the use of a filter by a client of a group that receives the topic.
 
-        Return the group's filters, the used filter, the log offset to make durable, and whether the filters
+        Return the group's filters, the filter in use, the log offset to make durable, and whether the filters
         of the client or the group have changed. Raise `TooManyFilters`.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
@@ -149,8 +147,8 @@ class Groups:
         is_new = known is None or filters.use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
-        # Idle filters are removed before the limit is checked, so a full group has room when all its clients
-        # have a new filter.
+        # Idle filters are removed before the limit is checked, so that the clients of a group at the limit
+        # can switch to new filters.
         if idle := self.filters.idle_filters(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
@@ -186,12 +184,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set a candidate message aside for other filters of the group, which are given as a mask."""
+        """Set the candidate message aside for the filters of the group in the bit mask `wanted_by`."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the messages of one group or of all groups that have no lease and no attempts left."""
+        """Yield the messages of one group or of all groups that have no lease and no remaining attempts."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -208,7 +206,7 @@ class Groups:
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to new offsets, void its leases, and return the log offset to make durable."""
+        """Move a group to new offsets, end its leases, and return the log offset to make durable."""
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
@@ -235,20 +233,20 @@ class Groups:
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's messages in flight on a queue; a new group begins at the earliest message."""
+        """Return a group's messages in flight on a queue, and create this state on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
     def peek_in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's messages in flight on a queue for reading only, without creating state."""
+        """Return a read-only view of a group's messages in flight on a queue, without creating state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
         """Finish messages that were acknowledged or moved to the dead letters, and end their leases.
 
-        Return the log offset that must be durable before the answer.
+        Return the log offset that must be durable before the response is sent.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -263,9 +261,9 @@ class Groups:
         return self.open_records.durable_at
 
     def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish fresh messages, from the candidate `first` to before `end`, without delivering them.
+        """Finish the fresh messages from the candidate `first` up to but not including `end`, undelivered.
 
-        The range must not include a gap; gaps are handled by `skip_gap`.
+        The range must not include a gap, because only `skip_gap` reports gaps.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -276,9 +274,9 @@ class Groups:
         self.open_records.add_skipped(key, first, end, now_ms)
 
     def skip_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Report the gap at a candidate, and finish the candidate with the fresh part of the gap after it.
+        """Report the gap at the candidate offset, and finish the candidate and the fresh offsets of the gap.
 
-        All gaps that a group skips are reported, because no other method skips gaps. Raise `StoreDamaged`.
+        Every gap that a group skips is reported, because no other method skips gaps. Raise `StoreDamaged`.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -288,12 +286,12 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive when the block ends, so that one call sets all timers."""
+        """Begin all leases of a receive at the end of the `with` block, so that one call sets all timers."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
             yield
-        finally:  # a scan that raises may have leased messages
+        finally:  # A scan may have leased messages before an exception.
             self._leasing = None
             if begun:
                 self.leases.begin(begun)
@@ -303,7 +301,7 @@ class Groups:
     ) -> int:
         """Lease the candidate, or, if `is_found` is set, a message that was found through its lite topic.
 
-        Return the log offset to make durable, or 0 if the lease has no record. Call this within `leasing`.
+        Return the log offset to make durable, or 0 if the lease has no record. Requires a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -311,7 +309,10 @@ class Groups:
         return self.record_lease(key, lease, attempt, now_ms) if lease.message_group else 0
 
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
-        """Lease contiguous fresh messages without a message group from the candidate on, within `leasing`."""
+        """Lease contiguous fresh messages from the candidate on; no message may have a message group.
+
+        Requires a `leasing` block.
+        """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
         self._leasing += zip(repeat(key), leases, strict=False)
@@ -397,11 +398,11 @@ class Groups:
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def all_in_flight(self) -> list[InFlight]:
-        """Return the messages in flight of each group on each queue that has any state."""
+        """Return the existing in-flight states of all groups on all queues."""
         return list(self._in_flight.values())
 
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return the numbers of messages that groups lose when queues begin at later offsets.
+        """Return the number of messages that each group loses when queues begin at later offsets.
 
         `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
         when the log began at `log_offset` or later loses no messages.
@@ -419,7 +420,7 @@ class Groups:
         return [row for row in counts if row.message_count]
 
     def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Move every group up to the new first offsets of its queues, given as (topic, queue id, offset)."""
+        """Advance every group to the new first offsets of its queues, given as (topic, queue id, offset)."""
         for key, min_offset in self._new_first_offsets(minimums):
             self._offsets_to_change(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
@@ -505,7 +506,7 @@ class Groups:
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """Return the number of unfinished messages, by (topic, group), including untouched queues."""
+        """Return the number of unfinished messages in all queues, by (topic, group)."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -521,7 +522,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return a group's offsets on a queue for a change; untouched offsets are not part of the state."""
+        """Return a group's offsets on a queue for modification, and create the offsets on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -555,7 +556,7 @@ class Groups:
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
-        """Judge set-aside messages again with the current filters."""
+        """Evaluate set-aside messages again with the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:
@@ -582,13 +583,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove the group's messages in flight on a queue, and end its leases."""
+        """Remove a group's in-flight state on a queue, and end the leases on the queue."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the current snapshot value of offsets, or None if the offsets are untouched."""
+    """Return the current snapshot value of offsets, or None if the offsets have never changed."""
     return offsets.taken() or None
 
 

@@ -1,20 +1,22 @@
-"""Leases, which assign a message to a consumer for a limited time.
+"""Manages leases, which assign a message to a consumer for a limited time.
 
     receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
                                         +--------+           --> released, undelivered: no attempt
                           renewed by heartbeats of its client, or set to another time by its consumer
 
-A lease is identified by its generation, because it can end by timeout, by an answer, or with its client. Most
-leases are only in memory: after a restart, messages that were not acknowledged are delivered again. Leases on
-messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at startup.
-Generations are numbered from the clock time of the start, above the generations of earlier starts. If the
-generations of two starts overlap, because the clock had stopped or the node had been a follower for a long
-time, handles still differ by message, times, and epoch.
+A lease is identified by its generation, so an old receipt handle does not match a later lease on the same
+message. Most leases exist only in memory, and their unacknowledged messages are delivered again after a
+restart. Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are
+restored at startup.
 
-A takeover lengthens leases that would end before their consumers can acknowledge, and marks these leases in
-records, so that each lease is lengthened once. The next takeover skips marked leases, unless a heartbeat of
-the consumer has been recorded in the meantime.
+The generations of a start are numbered from the time of the start, above the generations of earlier starts.
+The generations of two starts may overlap if the clock stopped or if the node was a follower for a long time.
+Even then, the handles of the two starts differ in message, times, and epoch.
+
+A takeover by a new leader extends leases that would end before their consumers can acknowledge. The extension
+is recorded with each lease, and the next takeover does not extend the lease again, unless a heartbeat of the
+consumer has been recorded in the meantime.
 
 Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so steps of the clock neither
 end nor prolong leases.
@@ -22,11 +24,11 @@ end nor prolong leases.
 Only `Groups` begins, replaces, and ends leases, because `InFlight` and `GroupOffsets` hold parts of each
 lease. All other callers only look up leases in `Leases` and change their end times.
 
-Cost: a lease takes one object, a dict entry in `Leases`, a dict entry in `InFlight`, and a timer of the
-wheel.
+Cost: each lease takes one object, one dict entry in `Leases`, one dict entry in `InFlight`, and one timer of
+the timing wheel.
 
-Weak spot: a lease has no timer after its timer has fired. Either `Receiving.expire_lease` ends the lease, or
-the lease ends when its message is moved to the dead letters (`burying.py`).
+Weak spot: a lease is not scheduled again after its timer has fired. Either `Receiving.expire_lease` ends the
+lease, or the lease ends when its message is moved to the dead letters (`burying.py`).
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ class Leases:
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
-        Store times do not advance after the clock was set back. Starts during that period get first
-        generations that are far apart.
+        Store times do not advance until a clock that was set back has caught up. Successive starts in this
+        period therefore use first generations that are far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -96,17 +98,17 @@ class Leases:
         renewed_until_ms: int,
         until_ms: int = 0,
     ) -> None:
-        """Restore a lease from before a restart, and keep it until its consumer can renew the lease.
+        """Restore a recorded lease after a restart, and extend the lease until its consumer can renew it.
 
-        All times, including the recorded end, are in the broker's time, because elapsed time does not survive
-        a restart. The lease ends no earlier than `until_ms`. A lease that a takeover has already lengthened
-        keeps its recorded end, because otherwise the lease of a lost consumer would never end while leaders
-        change more often than every 30 s. A takeover sets `until_ms`, and marks the leases that it lengthens.
+        All times, including the recorded end of the lease, are broker time, because elapsed time does not
+        survive a restart. The lease ends no earlier than `until_ms`, which only a takeover sets. A lease that
+        an earlier takeover has extended keeps its recorded end. Otherwise, the lease of a lost consumer would
+        never end while leaders change more often than every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # The end was recorded by the clock of the leader that lengthened the lease, which may have been
-            # ahead.
+            # The recorded end depends on the clock of the leader that extended the lease, and that clock may
+            # have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -118,7 +120,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases that a receive with the same attempt id got before a restart."""
+        """Return the valid leases that a receive with the same attempt id obtained before a restart."""
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
@@ -131,16 +133,16 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End the pause after a failed attempt: the lease expires with the next tick."""
+        """End the pause after a failed attempt, so that the lease expires at the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.to_elapsed_time(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def reschedule_expiry(self, generation: int) -> None:
-        """Schedule the expiry of a lease again that an earlier tick has left to `burying.py`."""
+        """Schedule the expiry of a lease again after the lease was queued for the dead letters."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:
-        """Replace a valid lease by a newer lease on the same message."""
+        """Replace a valid lease with a newer lease on the same message."""
         assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
         key, standing = self._leases.pop(held.generation)
         assert standing is held, "another lease has this generation"
@@ -175,8 +177,7 @@ class Leases:
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
 
-        Return the leases that a takeover had lengthened, so that the next takeover may lengthen these leases
-        again.
+        Return the leases that a takeover had extended; the next takeover may extend these leases again.
         """
         self._set_client_end(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
@@ -186,7 +187,7 @@ class Leases:
         return heard
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
-        """End all renewed leases of a lost client with the next tick."""
+        """Make all renewed leases of a lost client expire at the next tick."""
         self._set_client_end(client_id, now_ms, is_gone=True)
 
     def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
@@ -199,7 +200,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a lease from before a restart to `until_ms`, or a renewed lease to `renewed_until_ms`."""
+    """Extend a restored lease to `until_ms`, or, if the lease is renewed, also to `renewed_until_ms`."""
     _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -208,10 +209,10 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _shorten_if_clock_ahead(lease: Lease, now_ms: int) -> None:
-    """Shorten a lease that was given before a restart by a clock ahead of the current clock.
+    """Shorten a restored lease whose start time is later than the current time.
 
-    `leased_ms` is part of the handle and does not change, and the end of a renewed lease depends on
-    `leased_ms`.
+    `leased_ms` does not change, because `leased_ms` is part of the handle. The end of a renewed lease is
+    computed by the caller.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms

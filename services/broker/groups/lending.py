@@ -1,7 +1,8 @@
-"""The state of a receive, with its request, scan, and leases, and the leasing of messages.
+"""Leases messages to receives, and tracks the request, scan, and leases of each receive.
 
-A receive takes one message of a message group, or a run of messages up to the limit of the group's policy.
-Unacknowledged messages of a run are delivered again before any later message (`ReceiveState.may_join_run`).
+A receive leases one message of a message group, or a run of consecutive messages up to the limit in the
+policy of the consumer group. Unacknowledged messages of a run are delivered again before any later message
+(`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 @dataclass(slots=True)
 class ReceiveState:
-    """The state of one receive: its request, its leases, and the work done so far.
+    """The state of one receive, with its request, its leases, and the work done so far.
 
-    If `is_renewed` is set, the broker renews the leases for the client.
+    If `is_renewed` is set, heartbeats of the client renew the leases.
     """
 
     group: str
@@ -59,7 +60,7 @@ class ReceiveState:
     """The records that were read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """The message groups with a repeated run, which includes messages that were delivered before."""
+    """The message groups whose run in this receive includes messages that were delivered before."""
     scanned: int = 0
     """The work done, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
@@ -139,9 +140,9 @@ class ReceiveState:
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
         """Return whether the receive may add a message to its run of a message group.
 
-        Unacknowledged messages of a run are delivered again before any later message: a repeated run takes
-        only messages that were delivered before, as in RocketMQ's `ConsumerOrderInfoManager`, but done
-        messages stay done.
+        Unacknowledged messages of a run are delivered again before any later message, so a repeated run
+        contains only messages that were delivered before. RocketMQ's `ConsumerOrderInfoManager` has the same
+        rule, but also repeats finished messages of the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -165,13 +166,13 @@ class MessageLeasing:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate for a receive, or, with `is_found`, a message found by its lite topic."""
+        """Lease the candidate for a receive, or, if `is_found` is set, a message found by its lite topic."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
         if message_group:
             state.runs[message_group] += 1
-            # This is checked before the lease, whose record marks the message as delivered.
+            # The check precedes the lease, because the record of the lease marks the message as delivered.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
@@ -179,23 +180,24 @@ class MessageLeasing:
         state.durable_at = durable_at or state.durable_at
         given = to_readable_record(record)
         if given is not record:
-            state.count_record(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
+            # Unpacking takes twice as long as reading.
+            state.count_record(2 * unpacked_bytes(record.body, given.body))
         state.add_delivery(given, attempt, lease)
 
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease the undelivered messages that were read ahead, up to the wanted number.
+        """Lease the undelivered messages of `entries` that were read ahead.
 
-        Stop at a message with a message group, because such messages are leased one at a time, and at a body
-        that must be unpacked. All leases are first attempts, so neither attempts nor offsets are looked up
-        for each message.
+        Stop at the first message that is not plain (`ReceiveState.is_plain`), was delivered before, or would
+        exceed a limit of the receive. All leases are first attempts, so attempts are not looked up for each
+        message.
         """
         run: list[Lease] = []
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = state.near.get(physical_offset)
-                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `scan_budget_spent` inlined
+                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `is_scan_budget_spent` inlined
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
@@ -204,8 +206,8 @@ class MessageLeasing:
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
                 state.add_delivery(record, 1, lease)
-                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count` inlined
-        finally:  # leases made before a filter raised are kept
+                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count_record` inlined
+        finally:  # Leases that were created before a filter raised an exception are kept.
             if run:
                 self._groups.lease_run(key, flight, run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"

@@ -1,11 +1,12 @@
-"""Receives from topics of type LITE, which return messages of the client's subscribed lite topics.
+"""Implements receives from LITE topics, which return messages of the client's subscribed lite topics.
 
-Within a group, a lite topic is like a message group: only one message of a lite topic is leased at a time, or
-a run of messages up to the limit of the policy, and any subscriber may receive the messages. Messages are not
-parked: the next message is found through the offsets of the lite topic when its turn comes. A client receives
-no messages unless it has sent a subscription since the start, and no message is skipped for such a client.
+Within a consumer group, a lite topic is ordered like a message group. Only one message of a lite topic is
+leased at a time, or a run of messages up to the limit of the policy, and any subscriber may receive the
+messages. Messages of a lite topic are not parked, because its index yields the next message.
+A client that has sent no subscription since the start receives no messages, and its receives skip none.
 
-Cost: one binary search for each lite topic that is ready (`services.broker.groups.lite_subscriptions`).
+Cost: a receive performs one binary search for each ready lite topic
+(`services.broker.groups.lite_subscriptions`).
 
 Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
 `Leases.end` does; otherwise the lite topic waits until its next message arrives.
@@ -37,7 +38,7 @@ _UNCODED = 0
 
 
 class LiteReceiving:
-    """Deliveries from lite topics."""
+    """The scan of a receive for messages of lite topics."""
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class LiteReceiving:
     def scan(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages of the client's ready lite topics.
 
-        Raise `StoreDamaged` if only damage was found. A lite topic in a damaged queue stays ready.
+        Raise `StoreDamaged` if a queue is damaged and the receive leased no message. A lite topic in a
+        damaged queue stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.record_heartbeat(subscriber, state.now_ms)
@@ -71,7 +73,7 @@ class LiteReceiving:
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             try:
                 has_more = self._lease_from(key, lite_topic, subscription, state)
-            except StoreDamaged as error:  # in this queue's files; other queues and the leases are sound
+            except StoreDamaged as error:  # Damage in the files of one queue does not affect other queues.
                 damaged, has_more = error, True
             if has_more:
                 subscription.ready[lite_topic] = None
@@ -84,13 +86,13 @@ class LiteReceiving:
         """Lease messages of a lite topic, and return whether it must stay ready for the next receive."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.committed_offset)  # after a move back, the index may need trimmed entries
+        index.reach(offsets.committed_offset)  # A reset to a lower offset may require trimmed index entries.
         self._skip_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
         code = lite_code(lite_topic)
-        # The search continues where the last one stopped, since all earlier messages of the lite topic are
-        # finished.
+        # The search continues at the end of the previous search, because all earlier messages of the lite
+        # topic are finished.
         offset = next_open_offset(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
@@ -112,7 +114,7 @@ class LiteReceiving:
     ) -> None:
         """Skip records without a lite topic and gaps left by damage, and report the gaps.
 
-        The scan limit of the receive applies to these records.
+        The skipped records count towards the scan limit of the receive.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
@@ -127,7 +129,7 @@ class LiteReceiving:
     def _lease_message(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset`, unless it was deleted, is not wanted, or has no attempts left.
+        """Lease the message at `offset`, unless it was deleted, matches no filter, or has no attempts left.
 
         Return False if the lite topic must wait for a client with another filter of the group.
         """
@@ -138,7 +140,7 @@ class LiteReceiving:
         record = self._reading.record(queue, offset, entry)
         state.count_record(entry.record_bytes)
         if record is not None and not _has_lite_topic(record, lite_topic):
-            return True  # of another lite topic with the same code
+            return True  # The record belongs to another lite topic with the same code.
         wanted_by = 0 if record is None else state.matching_mask(record)
         if record is None or not wanted_by:
             self._groups.skip_messages(key, offset, offset + 1, state.now_ms)

@@ -1,18 +1,18 @@
-"""The verbs for clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
+"""Implements subscriptions of clients to lite topics (RocketMQ's SyncLiteSubscription).
 
-A subscription of a client makes the client's group receive the topic. A subscription may contain a new
+The subscription of a client also subscribes the client's group to the topic. A subscription may contain a new
 position of the group in the added lite topics (`LiteStart`). Without a `LiteStart`, the group keeps its
-position, and a new group begins at its configured start. A move forward acknowledges the skipped messages,
-and a move back is a record that lists the reopened messages.
+position, and a new group begins at its configured start. A move to a later position acknowledges the skipped
+messages, and a move to an earlier position appends a record that lists the reopened messages.
 
-TAIL is a number of messages before the group's position, as in RocketMQ, and OFFSET is a queue offset, which
-consumers see in their messages.
+A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
+queue offset, which consumers see in their messages.
 
 Cost: a start other than LAST examines every message of the lite topic, and writes one record of the reopened
 messages and one range for each skipped message; at most `LITE_MOVED_MAX` messages are moved.
 
 Weak spot: the position belongs to the group, not to the client. A client that subscribes with a position
-moves all clients of its group on that lite topic, and voids their leases.
+moves all clients of its group on that lite topic, and ends their leases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidewheel.errors import ClientMistake
 
 
 class LiteFrom(Enum):
-    """The kinds of positions at which a group continues in a lite topic."""
+    """The kinds of start positions of a group in a lite topic."""
 
     LAST = "last"
     MIN = "min"
@@ -69,7 +69,7 @@ class SubscriptionResult:
 
 
 class LiteSubscribing:
-    """The verbs for subscriptions to lite topics, and the notification of subscribers."""
+    """The operations on subscriptions to lite topics, and the notification of subscribers."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class LiteSubscribing:
     ) -> SubscriptionResult:
         """Add lite topics to a subscription; in an exclusive group, other clients lose these lite topics.
 
-        Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
-        `TooManyLiteSubscriptions`.
+        Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`,
+        `TooManyLiteSubscriptions`, or `ClientMistake`.
         """
         topic = self._check_topic(subscriber, lite_topics, now_ms)
         others = self._other_subscribers(subscriber, lite_topics)
@@ -116,10 +116,9 @@ class LiteSubscribing:
         return SubscriptionResult([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Replace the subscriptions of a client by a new set. Raise the same errors as `subscribe`.
+        """Replace the subscriptions of a client with a new set. Raise the same errors as `subscribe`.
 
-        In an exclusive group, the client gets only free lite topics, and all other lite topics are reported
-        as lost.
+        In an exclusive group, the new set excludes lite topics of other clients, which are returned as lost.
         """
         self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
@@ -139,7 +138,7 @@ class LiteSubscribing:
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key by which a waiting receiver of a topic is notified."""
+        """Return the key under which a receiver waits for messages of a topic."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:
@@ -156,7 +155,7 @@ class LiteSubscribing:
         return self._lite_topics.count(topic)
 
     def mark_arrived(self, record: Record) -> None:
-        """Mark the lite topic of a visible message as ready."""
+        """Mark the lite topic of a newly visible message as ready."""
         lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
         if lite_topic:
             self._subscriptions.mark_ready(record.topic, lite_topic)
@@ -167,7 +166,7 @@ class LiteSubscribing:
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Remove subscriptions of silent clients, and index entries that are no longer needed."""
+        """Remove subscriptions of clients without heartbeats, and index entries of finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
@@ -207,7 +206,10 @@ class LiteSubscribing:
     def _move_group(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
-        """Move a group to a position in a lite topic, and return the log offset to make durable."""
+        """Move a group to a position in a lite topic, and return the log offset to make durable.
+
+        Raise `ClientMistake` if the move affects more than `LITE_MOVED_MAX` messages.
+        """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)
         offsets, index = (
@@ -225,8 +227,8 @@ class LiteSubscribing:
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        # Leases are voided first, because a valid lease would block the lite topic, and its end would count
-        # as an attempt.
+        # The leases end first, because a valid lease would block the lite topic, and the expiry of the lease
+        # would count as a failed attempt.
         self._receiving.end_group_leases(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen_messages(key, again, now_ms)

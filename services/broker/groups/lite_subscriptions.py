@@ -1,21 +1,20 @@
-"""Subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
+"""Tracks subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
 
 A subscription belongs to a subscriber, which is one client of one group under one topic. Subscriptions are
-not durable: clients send their complete set again every 30 s, and an unknown client receives no messages. A
-subscription ends when the client removes the subscription, leaves, or sends no heartbeat for
-`LITE_SILENT_MS_MAX`.
+not durable, because every client sends its complete set of subscriptions every 30 s. A subscription ends when
+the client removes the subscription, leaves, or sends no heartbeat for `LITE_SILENT_MS_MAX`.
 
 A lite topic becomes *ready* for a subscriber when one of its messages arrives, when a lease on one of its
 messages ends, and when the subscriber subscribes to the lite topic. A receive examines only ready lite
 topics, in the order in which they became ready, so the cost of a receive depends on the available messages,
 not on the number of subscriptions.
 
-Several clients of a group may subscribe to the same lite topic and share its messages. In a group with the
-policy `is_lite_exclusive`, a new subscription takes a lite topic over from another client, but a client that
-only sends its complete set again gets only free lite topics.
+Several clients of a group may subscribe to the same lite topic and share its messages. If the policy of the
+group sets `is_lite_exclusive`, a new subscription takes a lite topic over from another client. The periodic
+repetition of a client's complete set never takes a lite topic over.
 
-Invariants: every ready lite topic is subscribed to, `_subscribers` and `_subscriptions` contain the same
-pairs, and `_count` is the number of these pairs.
+Invariants: every ready lite topic has a subscription, `_subscribers` and `_subscriptions` contain the same
+(subscriber, lite topic) pairs, and `_count` is the number of these pairs.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """The subscribers with newly ready lite topics; cleared when receivers are notified."""
+        """The subscribers with newly ready lite topics; the set is cleared when receivers are notified."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
         """Return the subscription of a subscriber, or None if there is none."""
@@ -86,7 +85,7 @@ class LiteSubscriptions:
         self.add_lite_topics(subscriber, wanted, now_ms)
 
     def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Unsubscribe from lite topics, and ignore lite topics without a subscription."""
+        """Remove lite topics from a subscription; lite topics without a subscription are ignored."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
@@ -121,7 +120,7 @@ class LiteSubscriptions:
             self.record_heartbeat(subscriber, now_ms)
 
     def remove_silent(self, now_ms: int) -> None:
-        """Remove the subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
+        """Remove all subscribers that have sent no heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.to_elapsed_time(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
@@ -142,7 +141,7 @@ class LiteSubscriptions:
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark a group's lite topics, under one topic or under all topics, as ready for a new search."""
+        """Mark a group's lite topics under one topic or all topics as ready, and restart their search."""
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
@@ -152,9 +151,9 @@ class LiteSubscriptions:
     def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
         """Adopt the subscriptions of the broker core that this core replaces.
 
-        Elapsed time of this core is `by_ms` ahead of elapsed time of the replaced core, because the clock was
-        stepped between the two starts. Times are converted so that the duration of a client's silence is
-        preserved.
+        The elapsed time of this core is `by_ms` ahead of the elapsed time of the replaced core, because the
+        clock was stepped between the two starts. Heartbeat times are converted so that the time since the
+        last heartbeat of each client is preserved.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

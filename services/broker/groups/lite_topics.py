@@ -1,8 +1,8 @@
-"""Lite topics: many small topics under a topic of type LITE, which share the queues and files of that topic.
+"""Manages lite topics, which are small topics that share the queues and files of one topic of type LITE.
 
-The lite topic of a message is its property `__LITE_TOPIC`, as in RocketMQ. All messages of a lite topic are
-in one queue, in order, and the index of the queue contains their offsets (`consumequeue.lite_index`). A lite
-topic begins with its first message and ends when retention deletes its last message.
+The property `__LITE_TOPIC` of a message contains its lite topic, as in RocketMQ. All messages of a lite topic
+are in one queue, in order, and the index of the queue contains their offsets (`consumequeue.lite_index`). A
+lite topic exists from its first message until retention deletes its last message.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return the number of lite topics under a topic; a damaged queue counts only known lite topics."""
+        """Return the number of lite topics under a topic; in a damaged queue, only indexed ones count."""
         if topic.message_type is not MessageType.LITE:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
         for index in indexes:
-            with suppress(StoreDamaged):  # reported by the queue; other queues must still accept messages
+            with suppress(StoreDamaged):  # The queue reports its damage, and other queues accept messages.
                 index.read_on()
         return sum(index.known_count for index in indexes)
 
@@ -73,7 +73,7 @@ class LiteTopics:
     def trim_indexes(self) -> None:
         """Remove messages that all groups have finished from long indexes."""
         for (topic, queue_id), index in self._indexes.items():
-            with suppress(StoreDamaged):  # reported by the queue, and by the next receive to its client
+            with suppress(StoreDamaged):  # The queue and the next receive report the damage.
                 index.read_on()
             if index.is_long:
                 lowest = self._groups.lowest_open_offset(topic, queue_id)

@@ -1,10 +1,11 @@
-"""Counts, by group and topic, of messages that retention deleted before the group had finished them.
+"""Counts the messages of a topic that retention deleted before a group had finished them.
 
-The counts are derived only from the records of cuts (`services.broker.housekeeping`, "skipped"), so a start,
-a follower, and a replay give the same numbers. The counts are part of the snapshot, and are removed when the
-group leaves the topic.
+The counts are derived only from the records of cuts (`services.broker.housekeeping`, "skipped"), so the
+counts are equal after a start, on a follower, and after a replay. The counts are part of the snapshot, and a
+count is removed when the group leaves the topic.
 
-Cost: one entry for each subscription that ever missed messages (at most `limits.SUBSCRIPTIONS_MAX`).
+Cost: the table has one entry for each subscription that has missed messages, and at most
+`limits.SUBSCRIPTIONS_MAX` entries.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
-"""The maximum number of lines per cut in the broker's log; one more line counts all smaller losses."""
+"""The maximum number of losses per cut that have their own line in the server log."""
 WHAT_HOLDS_LONGER: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
@@ -37,15 +38,15 @@ class MissedMessages:
         self._missed: dict[tuple[str, str], MissedCount] = {}
 
     def find(self, group: str, topic: str) -> MissedCount | None:
-        """Return the messages of a topic that a group has missed, or None if there are none."""
+        """Return the count of messages of a topic that a group has missed, or None if there are none."""
         return self._missed.get((group, topic))
 
     def items(self) -> Iterator[tuple[str, str, MissedCount]]:
-        """Yield (group, topic, missed messages) for each group that missed messages."""
+        """Yield (group, topic, count) for each subscription that has missed messages."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def add_losses(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add the losses that a cut record contains."""
+        """Add the losses in a cut record with the store time `store_ms`."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = MissedCount(
@@ -66,10 +67,10 @@ class MissedMessages:
 
 
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
-    """Return the log lines about one cut: one line for each large loss, and one line for all smaller losses.
+    """Return the log lines about one cut, with one line for each large loss and one for all smaller losses.
 
-    Each line contains the command that shows details. If `is_cut` is false, the lines are about rebuilt
-    queues that begin later.
+    Each line contains the command that shows details. If `is_cut` is false, the losses are due to rebuilt
+    queues that begin at a later offset.
     """
     who = "Retention deleted" if is_cut else "Retention deleted, or damage of the log took,"
     if not missed:

@@ -1,23 +1,24 @@
-"""Group changes between two flushes, collected in a record of leases and a record of finished messages.
+"""Collects group changes between two flushes into one record of leases and one of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
-Thousands of acknowledgements per second would produce as many records, so they are collected in one record,
-in which adjacent messages form a range. An entry is applied when it is decided, by the same function that
-applies the record at startup. Closing the records changes no state: the appended records are not applied
-again. Leases are appended before finished messages, which has the same effect as the original order, because
-a lease may end before its message, but never after it. Any other change of a group's offsets, by a group
-record or a retention record, closes the open records first.
+Acknowledgements between two flushes are combined into one record, in which adjacent messages form a range,
+because a consumer group may acknowledge thousands of messages per second. A change is applied to the state
+immediately, by the same function that applies the record at startup. Records that are appended at a close are
+not applied again, so closing the open records does not change the state. Leases are appended before finished
+messages. This order has the same effect as the original order, because a lease may end before its message is
+finished, but never afterwards. Any other change of a group's offsets, by a group record or a retention
+record, closes the open records first.
 
-A flush closes the open records first, and then writes all appended records. The answer to an added change
+A flush closes the open records first, and then writes all appended records. The response to an added change
 therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
 records.
 
 Cost: each acknowledgement extends a range, and each flush writes two records, or more if the body of a record
 would exceed `OPEN_RECORD_BYTES_MAX`.
 
-Weak spot: added changes are applied before they are in the log, so no snapshot may be taken in between;
-`Broker.is_quiet` therefore checks `is_empty`. `durable_at` is valid only after a change has been added.
+Weak spot: added changes are applied before the log contains them, so no snapshot may be taken before the open
+records are closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from services.broker.spine.store import Store
 
 
 class OpenRecords:
-    """The records to append before the next flush."""
+    """The changes to append to the log at the beginning of the next flush."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -48,7 +49,7 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before the added changes are answered."""
+        """The log offset that must be durable before responses to the added changes are sent."""
         return self._store.log.end_offset + 1
 
     @property
@@ -63,7 +64,7 @@ class OpenRecords:
             self._acknowledged[key].add(first, first + count)
 
     def add_skipped(self, key: Key, first: int, end: int, now_ms: int) -> None:
-        """Add messages from `first` to before `end` that will not be delivered."""
+        """Add the messages from `first` up to but not including `end`, which will not be delivered."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
@@ -73,7 +74,7 @@ class OpenRecords:
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the added changes, stamped with the time of the newest change."""
+        """Append records of the added changes, with the time of the newest change as store time."""
         if self.is_empty:
             return
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -92,7 +93,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Join parts into record bodies up to the size limit, with at least one part in each body."""
+    """Combine parts into record bodies up to the size limit, with at least one part in each body."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:
