@@ -5,28 +5,29 @@ occur, and operators would not see the message among the dead letters. The end o
 triggers the move to the dead letters:
 
     the last attempt's lease expires -----+
-    its consumer reports its failure -----+
-    a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
+    the consumer reports a failure -------+
+    a start finds no attempts left -------+--> `ExhaustedMessages` --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If the policy allows more attempts in the meantime, the lease expires normally, and the message is delivered
+If a new policy allows more attempts before the move, the lease expires normally, and the message is delivered
 again.
 
 Rules:
-- A failed attempt is followed by a pause before the next attempt. The last attempt has no pause: its lease
-  ends when the consumer reports the failure, or when a new policy makes the current attempt the last one.
-- The lease of the last attempt remains valid until its message is moved, so an acknowledgement is accepted
-  until then. A single step ends the lease and moves the message, as in a move that a consumer requests.
+- A failed attempt is followed by a pause before the next attempt, but the last attempt is not followed by a
+  pause. The lease of the last attempt expires when the consumer reports the failure, or when a new policy
+  makes the current attempt the last one.
+- The lease of the last attempt remains valid until its message is moved, so that a late acknowledgement is
+  accepted. A single step ends the lease and moves the message, as in a move that a consumer requests.
 - A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable, and the next flush
   triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of queue files in
-  full, which are not read at startup, and the next tick follows immediately.
+  full, and the next tick follows immediately.
 - A receive that finds a message without attempts left also moves the message (`receiving.py`).
 
-Memory: one entry for each queued message until the message is moved. Cost: the record of each message is read
+Memory: each queued message has one entry until the message is moved. Cost: the record of each message is read
 once and appended once.
 
-Weak spot: an entry is not removed when its message is acknowledged, renewed, moved, or delivered. An entry is
-therefore only a hint, and is checked again when it is processed.
+Weak spot: the entry of a message remains queued when the message is acknowledged, renewed, moved, or
+delivered. Every entry is therefore checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -73,22 +74,22 @@ class ExhaustedMessages:
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue a message whose last attempt has failed, and return whether no attempt is left."""
+        """Queue a message if its failed attempt was the last one, and return whether it was."""
         is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
     def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
-        """When a lease has ended, queue its message if the current policy allows no more attempts."""
+        """Queue a message without a lease if the current policy allows no more attempts."""
         if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
-        """Queue all messages of one or all groups that have no attempts left, and no lease or a paused lease.
+        """Queue every message of one or all groups that has no attempts left and is not being processed.
 
-        If the policy now allows more attempts for a queued lease, the lease expires normally and immediately,
-        because redelivery does not have to wait for the disk.
+        If the policy now allows more attempts for the message of a queued lease, the lease expires normally
+        and immediately, because redelivery does not have to wait for a flush.
         """
         self._used_up += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
@@ -130,7 +131,7 @@ class ExhaustedMessages:
         key, lease = found
         failure, record = failure_of(lease, now_ms), self._find_record(key, lease.queue_offset)
         if failure is None or record is None or not self.is_last_attempt(key, lease):
-            # The next receive handles deleted and damaged messages.
+            # The next receive skips or reports a deleted or damaged message.
             self._groups.end_unanswered(key, lease, failure, now_ms)
             return key.topic
         attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).failed(failure)

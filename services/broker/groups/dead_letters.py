@@ -1,11 +1,12 @@
-"""Keeps dead letters (messages that a group gave up) with reason and errors in topic `%DLQ%<group>`.
+"""Keeps dead letters, with the reason and the errors, in the topic `%DLQ%<group>`.
 
-A dead letter is open until an operator redrives or purges it. Finished dead letters are recorded as the
-progress of the operators' group (`OPERATORS`) on the dead-letter topic, in ordinary acknowledgement records.
+A dead letter is a message that a consumer group has failed to process. A dead letter is open until an
+operator redrives or purges it. Finished dead letters are recorded as the progress of the group `OPERATORS` on
+the dead-letter topic, in ordinary acknowledgement records.
 
 A message that is redriven to its original topic is delivered only to its group, because other groups have
-already received it. A message that is redriven to another topic is delivered to all groups. A redriven
-message keeps its message id.
+already received the message. A message that is redriven to another topic is delivered to all groups. A
+redriven message keeps its message id.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return up to `count_max` open dead letters of a group, oldest first, or fewer if they are large."""
+        """Return up to `count_max` open dead letters of a group, oldest first.
+
+        A page with more than one dead letter contains at most `LOOK_BYTES_MAX` bytes of bodies.
+        """
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
@@ -131,7 +135,7 @@ class DeadLetters:
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group
-        else:  # consumers see the original topic
+        else:  # Consumers of the other topic receive the name of the original topic.
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = _copy(record, topic.name, marks)
@@ -160,7 +164,7 @@ class DeadLetters:
 
 
 def _queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return a number to select a redriven message's queue, based on its lite topic, group, or offset.
+    """Return a number that selects the queue of a redriven message, from its lite topic, group, or offset.
 
     Raise `MessageTypeConflict`.
     """

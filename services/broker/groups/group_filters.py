@@ -10,33 +10,32 @@ a message is skipped only if no filter of the group matches it:
 
     a receive has a known filter                      the filter is marked as used
     a receive has a new filter                        a record adds it, before it skips any message
-    a filter is not used for FILTER_IDLE_MS           a record removes it; messages set aside are judged again
+    a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are re-evaluated
 
 Rules
-1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so they are known before the first
-   client request after a start or on a new leader.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all of them for one message may
-   take at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A filter that would exceed
-   these limits is rejected. Two filters are equal if their texts are equal
+1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so the filters are known before the
+   first client request after a start or on a new leader.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all filters for one message may
+   take at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A new filter that exceeds a
+   limit of the group is rejected. Two filters are equal if their texts are equal
    (`consumequeue.filter.FilterText`).
-3. A filter that has not been used since the start is kept for `FILTER_SETTINGS_MS` longer, because clients
-   report their subscriptions within that time.
+3. A filter that has not been used since the start is kept for an additional `FILTER_SETTINGS_MS`, because
+   clients may need this time to report their subscriptions.
 4. Idle time is counted only while other filters of the group are in use. The clock of a `FilterSet` advances
    with each receive of the group, by at most `FILTER_STEP_MS`. The clock stops while no client sends
-   receives, so the first client to return does not cause the removal of other clients' filters.
+   receives, so the first receive after a break does not cause the removal of other clients' filters.
 5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
-   full cache sends no receives. A client counts as a user of the filter that it used last. Before its first
-   receive after a start or from a new leader, a client counts as a user of the filter of its subscription
+   full cache sends no receives. A client counts as a user of the filter of its latest receive. Before the
+   first receive after a start or a leader change, a client counts as a user of the filter of its subscription
    (`GroupFilters.record_subscription`).
 6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
 Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after
 a start.
 
-Memory: 1 KiB per group and topic, plus the filter texts, which take at most `FILTERS_BYTES_MAX` for all
+Memory: a group uses 1 KiB per topic, plus the filter texts, which take at most `FILTERS_BYTES_MAX` for all
 groups together. Cost: a receive makes one identity test for its filter, and marks the filter as used. Weak
-spot: if no client receives with the filter that matches a message, the message blocks its message group until
-the filter is removed.
+spot: a message that matches only an unused filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class FilterSet:
         return latest
 
     def advance_clock(self, now_ms: int) -> None:
-        """Advance the clock for a receive, even if the filter of the receive is rejected."""
+        """Advance the clock of the filter set for a receive, even if the receive's filter is rejected."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
@@ -119,7 +118,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of a filter unless it already counts as a user of another."""
+        """Count a client as a user of a filter, unless the client already counts as a user of any filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
@@ -229,15 +228,15 @@ class GroupFilters:
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter, and return the queues with set-aside messages that must be re-evaluated."""
+        """Add a filter, and return the ids of queues that may have set-aside messages to re-evaluate."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
-            self._texts[group, topic] = texts | {text: None}  # a new dictionary: a checkpoint may hold this
+            self._texts[group, topic] = texts | {text: None}  # A checkpoint may use the old dictionary.
             self._bytes += _text_bytes(text)
         return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters, and return the queues with set-aside messages that must be re-evaluated."""
+        """Remove filters, and return the ids of queues that may have set-aside messages to re-evaluate."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -263,7 +262,10 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild the derived state, and keep the clock and the remaining filters' use times and clients."""
+        """Rebuild the derived state of a filter set, and keep its clock, use times, and clients.
+
+        Return the ids of queues that may have set-aside messages.
+        """
         before = self._sets.pop((group, topic), None)
         if before is None:
             return set()
@@ -289,7 +291,7 @@ def _parsed(text: FilterText) -> Filter:
     with suppress(IllegalFilter):
         if text.type != SQL:
             return parse_tags(text.expression)
-        # This import is late because building the parser takes 90 ms, which would delay every command.
+        # The import is deferred because building the parser takes 90 ms, which would delay every command.
         from consumequeue.sql_filter import parse_sql
 
         return parse_sql(text.expression)

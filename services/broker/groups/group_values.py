@@ -39,7 +39,7 @@ class GroupPolicy:
 
     `retry_after_ms` contains the pauses between attempts, which are sent to consumers. `fifo_run_max` is the
     maximum number of messages of one message group in a single receive, in order. If `is_lite_exclusive` is
-    set, a lite topic belongs to the client in the group that most recently subscribed to it.
+    set, only the client that most recently subscribed to a lite topic receives its messages for the group.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -82,7 +82,7 @@ class FilterView:
     """A filter of a group on a topic.
 
     `clients` contains the most recent known users of the filter, and `waiting` is the number of messages set
-    aside for the filter. A message that matches several filters is counted for each of them.
+    aside for the filter. A message that matches several filters is counted once for each matching filter.
     """
 
     topic: str
@@ -93,7 +93,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """The number of messages deleted by retention before a group finished them, and the last loss time."""
+    """The number of messages that retention deleted before a group finished them, with the last loss time."""
 
     topic: str
     count: int
@@ -133,7 +133,7 @@ class Reset:
 
 @dataclass(slots=True, frozen=True)
 class Received:
-    """The messages that a receive leased, to be delivered once the log is durable up to `durable_at`.
+    """The messages that a receive leased, to be delivered when the log is durable up to `durable_at`.
 
     If `is_unfinished` is set, the receive reached a limit, and more messages may be available. If
     `has_set_aside` is set, the receive left messages for receives with other filters of the group. If
@@ -152,7 +152,10 @@ class Received:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """A message that a group gave up; an error is "<ms since 1970> <description>", or empty if unknown."""
+    """A message that a group failed to process.
+
+    An error has the form "<ms since 1970> <description>", and is empty if unknown.
+    """
 
     queue_offset: int
     message: Message
@@ -166,7 +169,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """The number of open dead letters of a group, and the end offset of its dead-letter topic."""
+    """The number of open dead letters of a group, and the end offset of the dead-letter topic."""
 
     group: str
     count: int

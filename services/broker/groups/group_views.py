@@ -58,7 +58,7 @@ class GroupViews:
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield the view of each queue of a group, as in `view_group`; the caller may pause between views."""
+        """Yield the view of each queue of a group, so that the caller may pause between views."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
@@ -83,9 +83,9 @@ class GroupViews:
     ) -> int:
         """Create a group that receives `topic` from a start position, or no topic if `topic` is empty.
 
-        Return the log offset that must be durable before the response is sent. Without a topic, a repeated
-        call changes nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake` before
-        making any change.
+        Return the log offset that must be durable before the response is sent. Without a topic, a call for an
+        existing group with the same policy has no effect. Raise `GroupExists`, `TopicNotFound`,
+        `IllegalGroup` or `ClientMistake` before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -117,9 +117,9 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or entirely if it is empty; return the log offset to make durable.
+        """Remove a group from `topic`, or from all topics and with its policy if `topic` is empty.
 
-        Raise `GroupNotFound`.
+        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound`.
         """
         self._check_known(name)
         for one in self._topics_of(name, topic):
@@ -127,7 +127,10 @@ class GroupViews:
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Move a group to a position on `topic`, or on all if `topic` is empty. Raise `GroupNotFound`."""
+        """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
+
+        Raise `GroupNotFound`.
+        """
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -202,7 +205,7 @@ class GroupViews:
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
         """Return the store time of a group's next message, or None if there is none or the queue is damaged.
 
-        A single damaged queue among 80,000 must not block the views and metrics of all other queues.
+        One damaged queue must not prevent the views and metrics of all other queues.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)

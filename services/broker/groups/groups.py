@@ -229,7 +229,10 @@ class Groups:
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or entirely if it is empty; return the log offset to make durable."""
+        """Remove a group from `topic`, or from all topics and with its policy if `topic` is empty.
+
+        Return the log offset that must be durable before the response is sent.
+        """
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:

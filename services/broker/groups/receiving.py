@@ -1,4 +1,4 @@
-"""Receives, which lease messages to consumers, and acknowledgements, which finish messages.
+"""Implements receives, which lease messages to consumers, and acknowledgements, which finish messages.
 
 A receive takes messages from all queues of a topic in rotation, or from the highest queue down for a PRIORITY
 topic, and leases the messages for a period of elapsed time. If a lease ends without an acknowledgement, its
@@ -12,18 +12,17 @@ another consumer after a restart. Topics of type LITE are handled in `services.b
 A message that does not match the filter of the receive is finished only if the message matches no other
 filter of the group; otherwise the message waits for a receive with a matching filter (`group_filters.py`).
 
-An answer contains at most `RECEIVE_BYTES_MAX` bytes of messages, or one larger message. A body that is
-unpacked for its client counts with its stored size until it is in the answer, so the last body may exceed the
-limit.
+A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or one larger message. The limit is checked
+with the stored size of the next body, so a body that is unpacked for the client may exceed the limit.
 
 Cost: the work of a receive is limited to that of `SCANNED_PER_RECEIVE_MAX` small messages plus one message,
 regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
 filter for properties of the same length (`Filter.work`). Entries with tags that cannot match are skipped by
 numpy and count as one hundredth. A gap left by damage is reported and skipped as a whole, regardless of tags,
 and counts as 1 (`Groups.skip_gap`). A queue file that is read in full counts by its size, even if the
-file is damaged, and is not read again by later receives. A receive that ends because of a damaged file has
-not scanned all queues: the receive returns without an error, and the caller repeats the receive at once
-(`Received.has_read_damage`).
+file is damaged, and is not read again by later receives. A receive that reaches the limit while reading a
+damaged file returns without an error, and the caller repeats the receive immediately
+(`Received.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ PRIORITY: Final = "PRIORITY"
 
 
 class Receiving:
-    """The receive verb, and the verbs on leased messages."""
+    """The receive operation, and the operations on leased messages."""
 
     def __init__(
         self,
@@ -113,21 +112,21 @@ class Receiving:
     ) -> Received:
         """Lease up to `batch_size` available messages.
 
-        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, `TooManyFilters`, or
-        `TooManyRequests` if the group has the maximum number of messages in flight.
+        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyFilters`.
+        Raise `TooManyRequests` if the group has the maximum number of messages in flight.
         """
         check_group_name(group)
         check_receivable(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.get_or_create(topic_name, now_ms)
-        # These leases end first, so that a repeated receive gets the messages of an answer that was lost in a
-        # restart.
+        # If a restart lost the response to an earlier attempt of this receive, the leases of that attempt
+        # end here, so that the repeated receive returns the same messages.
         self._end_restored_leases(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
             group, topic_name, wanted, client_id, now_ms
         )
-        if is_new:  # a lite topic may have waited for another filter
+        if is_new:  # A lite topic may have waited for a receive with this filter.
             self._lite.subscriptions.mark_all_ready(group, topic_name)
         state = ReceiveState(
             group,
@@ -159,7 +158,10 @@ class Receiving:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message; return the log offset to make durable. Raise `InvalidReceiptHandle`."""
+        """Finish a leased message, and return the log offset to make durable.
+
+        Raise `InvalidReceiptHandle`.
+        """
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
             raise answer
@@ -168,7 +170,7 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        For each handle, in order, return the log offset that must be durable before the answer, or the error.
+        For each handle, in order, return the log offset to make durable, or the error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -177,12 +179,13 @@ class Receiving:
         for handle in handles:
             try:
                 key, lease = self._find_lease(group, topic, handle)
-                if lease.generation in ended:  # a repeated handle; its message is finished below
+                if lease.generation in ended:  # The call contains this handle twice.
                     raise _ended_lease_error(topic, receipts.decode(handle))
             except TidewheelError as error:
                 outlived = self._find_earlier_lease(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
-                    answers.append(error.with_traceback(None))  # its frame refers to the answers: a cycle
+                    # The traceback would form a reference cycle with `answers`.
+                    answers.append(error.with_traceback(None))
                 else:
                     done.setdefault(outlived[0], []).append(outlived[1])
                     answers.append(durable_at)
@@ -199,11 +202,11 @@ class Receiving:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """End a lease `invisible_ms` from now, and return the new handle and the log offset to make durable.
+        """Make a lease end `invisible_ms` from now; return the new handle and the log offset to make durable.
 
-        The old handle becomes void. If `suspend` is set, the attempt does not count. Otherwise, the attempt
-        of a push consumer counts as a failure (`retry`), because the broker itself renews the leases of push
-        consumers. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        The old handle becomes invalid. If `suspend` is set, the attempt does not count. Otherwise, the
+        attempt of a push consumer counts as a failure (`retry`), because the leases of push consumers are
+        renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -220,7 +223,7 @@ class Receiving:
         is_failed: bool,
         now_ms: int,
     ) -> tuple[str, int]:
-        """Replace a lease; after a failed last attempt, the lease ends now, because no attempt follows."""
+        """Replace a lease; after a failed last attempt, the new lease ends immediately."""
         if is_failed and self._burying.is_last_attempt(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
@@ -247,8 +250,8 @@ class Receiving:
         """Deliver a leased message again `after_ms` from now, and count the current attempt.
 
         If `after_ms` is None, the policy of the group determines the pause after the attempt. After the last
-        attempt, the message is moved to the dead letters with the next tick. Return the log offset that must
-        be durable before the answer. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        attempt, the message is moved to the dead letters at the next tick. Return the log offset that must be
+        durable before the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
@@ -268,9 +271,9 @@ class Receiving:
     ) -> int:
         """Move a leased message to the group's dead letters, and return the log offset to make durable.
 
-        The reason given by the caller becomes part of the dead letter's reason. `attempt` is the attempt
-        count of the consumer, which is used if it exceeds the count of the broker, because a FIFO push
-        consumer repeats attempts under one lease. If `StoreDamaged` is raised, the lease stays valid.
+        The dead letter's reason includes `reason`. The consumer's attempt count `attempt` is used if it
+        exceeds the count of the broker, because a FIFO push consumer repeats attempts under one lease. If
+        `StoreDamaged` is raised, the lease stays valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -278,7 +281,7 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:  # the message was lost to retention or damage: nothing is left to move
+        if record is None:  # The message was deleted by retention or lost to damage.
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.peek_in_flight(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
@@ -297,20 +300,20 @@ class Receiving:
     def record_subscription(
         self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int
     ) -> None:
-        """Record the filter of a client's subscription, which the group keeps while the client is alive."""
+        """Record that a client subscribes with a filter; the group keeps the filter of a live client."""
         self._groups.filters.record_subscription(group, topic, wanted.text, client_id)
         self._groups.filters.record_heartbeat(client_id, now_ms)
 
     def expire_client(self, client_id: str, now_ms: int) -> None:
-        """End a client's leases with the next tick.
+        """Make a client's renewed leases expire at the next tick.
 
-        Subscriptions are kept for a while, because the client may reconnect.
+        The client's lite subscriptions are kept until `LITE_SILENT_MS_MAX`, because the client may reconnect.
         """
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.remove_client(client_id)
 
     def expire_lease(self, generation: int, now_ms: int) -> str:
-        """Redeliver the message of an expired lease or queue it for the dead letters, and return its topic.
+        """Make the message of an expired lease available, or queue it for the dead letters; return its topic.
 
         The lease of a last attempt is valid until its message is moved to the dead letters
         (`services.broker.groups.burying`).
@@ -333,14 +336,14 @@ class Receiving:
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore recorded leases after a restart; each lease is valid at least until `leases_until_ms`.
 
-        A takeover sets `leases_until_ms`, and calls `record_lengthened` once records may be appended.
+        A takeover sets `leases_until_ms`, and calls `record_lengthened` when records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._burying.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record the leases that the current takeover has lengthened; the next takeover skips them."""
+        """Record the leases that the current takeover has extended, so that the next takeover skips them."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -364,11 +367,15 @@ class Receiving:
             self._end_unanswered(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
-        """Make a group receive a topic, as its first receive does; return the log offset to make durable."""
+        """Subscribe a group to a topic at the configured start, and return the log offset to make durable.
+
+        If the group receives the topic already, return 0.
+        """
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST
-        # Also the queues of a deleted topic of this name, which a new one with fewer queues may get again.
+        # The positions also cover the queues of a deleted topic with the same name, because the current topic
+        # may have fewer queues and regain them later.
         positions = {
             queue_id: queue.end_offset if is_latest else queue.min_offset
             for queue_id, queue in self._store.dispatch.queues_of(topic, limits.QUEUE_COUNT_MAX)
@@ -389,19 +396,22 @@ class Receiving:
             raise self._in_flight_limit_error(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages from the queues of a topic. Raise `StoreDamaged` if only damage was found."""
+        """Lease messages from the queues of a topic.
+
+        Raise `StoreDamaged` if a queue is damaged and the receive leased no message.
+        """
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
             queue = self._store.dispatch.look(state.topic, queue_id)
             compared_bytes = queue.compared_bytes
             try:
                 self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
-            except StoreDamaged as error:  # in this queue's files; other queues and the leases are sound
+            except StoreDamaged as error:  # Damage in the files of one queue does not affect other queues.
                 damaged = error
                 state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over and number < topic.queue_count:
-                return  # the next receive does not read a damaged file again, and reaches the other queues
+                return  # The next receive scans the other queues without reading damaged files again.
         if damaged is not None and not state.deliveries:
             raise damaged
 
@@ -422,7 +432,10 @@ class Receiving:
         )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
-        """Yield every queue id once, beginning one queue later on each call, so that no queue starves."""
+        """Yield every queue id once, in rotation or, for a PRIORITY topic, from the highest id down.
+
+        Each call begins one queue later, so that no queue of a topic without priorities starves.
+        """
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
         label = (state.topic, state.group)
@@ -433,13 +446,13 @@ class Receiving:
         """Lease messages from one queue of a topic."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
-            flight.begin_at(queue.min_offset)  # a later record finishes and counts the messages before it
+            flight.begin_at(queue.min_offset)  # A later record finishes and counts all earlier messages.
         while not state.is_over:
             offset = self._next_candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
-            if offset < queue.min_offset:  # a lease from before a restart has ended: its message is gone
+            if offset < queue.min_offset:  # Retention has deleted the message of an ended restored lease.
                 is_fresh = offset == flight.next_offset
                 end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
                 self._groups.skip_messages(key, offset, end, state.now_ms)
@@ -457,16 +470,16 @@ class Receiving:
             elif record is None or not wanted_by:
                 self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # The receive found the message before it was moved to the dead letters (`burying.py`).
+                # The receive found the message before `burying.py` moved it to the dead letters.
                 self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease contiguous messages from the next offset on in one step; return whether any were leased."""
+        """Lease contiguous messages from the next offset on in one step; return whether any was leased."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With a tag filter, each message needs a search by `_next_candidate`; for a single message, a run
-        # has no advantage.
+        # With a tag filter, `_next_candidate` must search for each message, and a run of one message has no
+        # advantage.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -478,7 +491,7 @@ class Receiving:
     def _read_entry(
         self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
     ) -> Record | None:
-        """Return the record of an entry, which may be among the records that were read together."""
+        """Return the record of an entry, from the records that were read ahead or from the log."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -512,7 +525,7 @@ class Receiving:
         wanted_by: int,
         state: ReceiveState,
     ) -> None:
-        """Lease a message, park it behind its message group, or leave it to other filters."""
+        """Lease a message, park it behind its message group, or set it aside for other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._may_lease(flight, offset, message_group, is_mine, state):
@@ -531,14 +544,14 @@ class Receiving:
     ) -> bool:
         """Return whether a message is next in its message group, or may join the run of the current receive.
 
-        A message that is left to other filters does not join a run.
+        A message that only other filters match does not join a run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
         if not is_mine:
             return False
-        # A fresh message joins a run only if no message is parked before it, because `_lease_parked`
-        # leases parked messages first.
+        # A fresh message joins a run only if its message group has no parked messages, because
+        # `_lease_parked` leases parked messages first.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
@@ -559,7 +572,7 @@ class Receiving:
             if record is None or not state.matches_filter(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # it has no attempts left, and becomes a dead letter in its turn
+                return  # A later scan moves the exhausted message to the dead letters.
             self._lending.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
@@ -567,13 +580,13 @@ class Receiving:
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # The lease's own handle needs no decoding, which would take most of the time.
+            # An equal handle is accepted without decoding, which would dominate the cost of the lookup.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
-            # A lease from before a restart has no handle: compare the decoded fields.
+            # A restored lease has no handle, so the decoded fields are compared.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
@@ -582,9 +595,9 @@ class Receiving:
     def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
 
-        The lease of a plain message has no record, so only the earlier leader had it in memory. If the
-        message is neither done nor leased again, accepting the acknowledgement of its consumer saves another
-        delivery.
+        The lease of a plain message is not recorded, so the lease is lost when the leader changes. If the
+        message is neither done nor leased again, an acknowledgement by its consumer is accepted, which avoids
+        a second delivery.
         """
         try:
             receipt = receipts.decode(handle)
@@ -604,7 +617,7 @@ class Receiving:
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record: Record | None = None
-        with suppress(StoreDamaged):  # the other handles of the call must still be answered
+        with suppress(StoreDamaged):  # Damage at one message must not fail the other handles of the call.
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
