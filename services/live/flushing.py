@@ -1,29 +1,31 @@
-"""Group commit in the loop. Worker threads write the appends of the core to disk, several flushes at a time.
+"""Implements group commit, in which worker threads write the core's appends to disk in shared flushes.
 
     flush_soon -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- All appends of one turn share one flush, for any number of callers. During a flush, the next flush waits
-  until the first has ended or has taken `LINGER_SECONDS`. With 16 callers with pauses, on a disk that syncs
-  within `LINGER_SECONDS`, sequential flushes answer in 1.7 ms (p50) for 320 us of processor time a call, and
-  three parallel flushes answer in 2.4 ms for 430 us. On a disk that syncs in 4 ms, sequential flushes answer
-  in 8.2 ms and parallel flushes in 5.8 ms.
+- All appends of one turn of the event loop share one flush, for any number of callers. The next flush begins
+  when the flush under way has ended or has taken `LINGER_SECONDS`. A test with 16 callers compared sequential
+  flushes with three parallel flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time
+  is 1.7 ms with sequential flushes (320 us of processor time per call), and 2.4 ms with parallel flushes
+  (430 us per call). On a disk that syncs in 4 ms, the median response time is 8.2 ms with sequential flushes
+  and 5.8 ms with parallel flushes.
 - After a disk failure the core is void and no flush begins. When the last flush under way has ended,
-  `rebuild` is called once, because no write may be under way while the log is truncated. `go_on` reports a
-  new core.
+  `rebuild` is called once, because no write may be under way while the log is truncated. The owner reports
+  the new core with `resume_with_core`.
 - Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
-- With asynchronous flushes a sync runs every `SYNC_SECONDS` while data is unsynced.
-- A failed sync, whether of a flush, of a checkpoint or by itself, is never retried. `rebuild` is called
-  instead.
+- With asynchronous flushes, a sync begins `SYNC_SECONDS` after a flush, for all data that is then unsynced.
+- A failed sync is never retried, whether the sync belongs to a flush, belongs to a checkpoint, or runs
+  separately. Instead, the core is discarded and rebuilt.
 - Flushes continue while a checkpoint is written, up to a limit. Beyond the limit, flushes and their callers
   wait for the checkpoint, which bounds memory and the work of the next start.
-- When a checkpoint is due, no new flush begins. In the turn after the last flush has ended, the loop itself
-  writes the new appends (one sync), and the checkpoint begins. The rows of the checkpoint are copied in the
-  following turns, a part in each turn, and a worker then writes the rows to disk
+- When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes
+  the new appends with one sync, and the checkpoint begins. The rows of the checkpoint are copied in the
+  following turns, a part in each turn, and a worker thread then writes the rows to disk
   (`services.broker.checkpoint`).
 
 Weak spot: the state is a set of flags with few valid combinations, not a state machine. Only a void core is
-rebuilt, and only while no flush is under way. The flush before a checkpoint blocks the loop for its sync.
+rebuilt, and only while no flush is under way. The flush before a checkpoint blocks the event loop during its
+sync.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""The number of rows of a checkpoint that are copied in one turn of the loop, which takes 1 to 2 ms."""
+"""The number of checkpoint rows copied in one turn of the event loop, which takes 1 to 2 ms."""
 
 log = structlog.get_logger()
 
@@ -65,23 +67,26 @@ class Owner(Protocol):
         """Whether segments are being deleted, which delays a rebuild."""
 
     def broker_ms(self) -> int:
-        """Return the broker's time, in ms."""
+        """Return the broker time in ms."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the answers that waited for a flush that is now on disk."""
+        """Send the responses that waited for a flush, after the flush has been written to disk."""
 
     def discard_core(self, error: OSError) -> None:
-        """Discard the core after a disk failure. The core must not be used again."""
+        """Discard the core after a disk failure. A discarded core must not be used."""
 
     def rebuild(self) -> None:
-        """Open a new core. The old core is void, and no write is under way."""
+        """Open a new core. The old core must be void, and no write may be under way."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End service without further writes, because the core has a bug."""
+        """Stop the broker without further writes after an internal error of the core."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a written checkpoint, its distance from the checkpoint at `before_offset`, and its duration."""
+    """Log a written checkpoint with its size, its duration, and its distance in bytes from the previous one.
+
+    `before_offset` is the log offset of the previous checkpoint.
+    """
     offset, snapshot_bytes = checkpoint.snapshot.offset, -1
     with suppress(OSError):
         snapshot_bytes = disk.size(snapshot.path_of(offset))
@@ -101,15 +106,14 @@ class Flushing:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin_flush` is scheduled or waits for a flush to end or to exceed the linger time."""
+        """Whether `_begin_flush` is scheduled, or waits for the end of a flush or of the linger time."""
         self._is_waiting = self._is_linger_planned = False
-        """Whether the next flush waits for the flush under way, and whether the end of the wait is planned.
-        """
+        """Whether the next flush waits for the flush under way, and whether the wait has a scheduled end."""
         self._began_at = 0.0
-        """Loop time at which the last flush began."""
+        """The event loop time at the start of the last flush."""
         self._is_checkpointing = False
         self._checkpoint_began_at = 0.0
-        """Loop time at which the last checkpoint began."""
+        """The event loop time at the start of the last checkpoint."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -119,14 +123,14 @@ class Flushing:
         self._idle.set()
 
     def flush_soon(self) -> None:
-        """Begin a flush in the next turn of the loop, if there are appends."""
+        """Begin a flush in the next turn of the event loop, if there are appends."""
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
-        """Return when all appends have been written, or cannot be written."""
+        """Wait until all appends have been written, or until no further write is possible."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
@@ -154,7 +158,7 @@ class Flushing:
         self.flush_soon()
 
     def stop(self) -> None:
-        """Stop all writes, because the core cannot be trusted."""
+        """Begin no further writes."""
         self._is_stopped = True
         self._idle.set()
 
@@ -166,7 +170,7 @@ class Flushing:
         if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
-        # At the limit of parallel flushes, the end of one of them begins the next.
+        # At the limit of parallel flushes, the next flush begins when a flush under way ends.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
@@ -188,16 +192,16 @@ class Flushing:
             self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Write in a worker, and report the result to the loop."""
+        """Submit a write to a worker thread, and call `end` in the event loop with the result."""
         self._flying_count += 1
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Write in a worker thread. Notify the loop directly, because a future would cost a turn."""
+        """Write in a worker thread, and notify the event loop without a future, which would cost a turn."""
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # callers of an unreported write would wait forever
+        except BaseException as raised:  # Without a report, callers of the write would wait forever.
             error = raised
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
@@ -217,7 +221,7 @@ class Flushing:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step in which the disk may fail. Any error except OSError is a bug and ends the broker."""
+        """Run a step in which the disk may fail. Any other error than OSError stops the broker."""
         try:
             step()
         except OSError as error:
@@ -248,7 +252,7 @@ class Flushing:
         if error is not None:
             raise error
         if not self._is_void and self._owner.core.entries_written():
-            self._take_entries()  # more entries may wait
+            self._take_entries()  # More entries may be waiting.
         self._continue_writing()
 
     def _continue_writing(self) -> None:
@@ -257,18 +261,14 @@ class Flushing:
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
-        """Take a checkpoint before further writes, if no flush is under way.
-
-        The checkpoint begins in its own turn of the loop, because the checkpoint and the flush before it each
-        take milliseconds.
-        """
+        """Take a checkpoint before further writes if one is due and no flush is under way."""
         if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
             self._begin_idle_work()
 
     def _begin_idle_work(self) -> None:
         """Rebuild the core, or take a checkpoint, if either is due. No flush may be under way.
 
-        A rebuild and a checkpoint wait for the end of an earlier checkpoint, because a rebuilt core would
+        A rebuild or checkpoint waits for the end of an earlier checkpoint, because a rebuilt core would
         delete files that the earlier checkpoint is about to reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
@@ -289,15 +289,15 @@ class Flushing:
         if flush is not None:
             flush.write(self._publishing)
             self._owner.apply_flush(flush)
-        # The checkpoint begins in the loop, because no append may come between the flush and the copied
-        # state.
+        # The checkpoint begins in the event loop, because no append may occur between the flush and the copy
+        # of the state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Copy some rows of a checkpoint. After the last row, write the checkpoint in a worker."""
+        """Copy the next rows of a checkpoint; after the last row, write the checkpoint in a worker thread."""
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):
@@ -347,7 +347,7 @@ class Flushing:
 
     def _end_sync_write(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
         error = done.exception()
-        if self._is_void or core is not self._owner.core:  # the new core has reread the unsynced data
+        if self._is_void or core is not self._owner.core:  # A new core has reread the unsynced data.
             return
         if isinstance(error, OSError):
             self.fail(error)

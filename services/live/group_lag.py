@@ -1,4 +1,4 @@
-"""Lag of consumer groups by topic and group, summed over the topic's queues.
+"""Computes the lag of consumer groups, by topic and group, as a sum over the topic's queues.
 
     min        committed          next                  end
      | all done | done, leased,    | never delivered     |
@@ -6,10 +6,11 @@
                  `---------- lag ----------------------'    minus messages done above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- lag: messages that are not done. The latency of the lag is the age of the oldest of these messages.
-- in flight: leased messages.
-- ready: messages that can be delivered now.
-- queueing latency: the age of the first message that was never delivered.
+- The *lag* is the number of messages that are not done. The latency of the lag is the age of the oldest
+  message that is not done.
+- Leased messages are *in flight*.
+- Messages that were never delivered, and messages that wait for redelivery, are *ready*.
+- The *queueing latency* is the age of the first message that was never delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from services.live.live_broker import LiveBroker
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
-    """Yield a topic, a group, and the group's queues of the topic."""
+    """Yield (topic, group, queue views) for each topic that a group receives."""
     for group in groups:
         queues: defaultdict[str, list[QueueView]] = defaultdict(list)
         for queue in group.queues:
@@ -41,12 +42,12 @@ def in_flight(queues: list[QueueView]) -> int:
 
 
 def ready(queues: list[QueueView]) -> int:
-    """Return the number of messages ready for delivery."""
+    """Return the number of messages that are ready for delivery."""
     return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of the first message that was never delivered, or None without such a message."""
+    """Return the store time of the first message in a queue that was never delivered, or None."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -56,5 +57,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age of the oldest time in ms, or 0 if there are no times."""
+    """Return the age in ms of the oldest of several store times, or 0 without store times."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

@@ -1,4 +1,4 @@
-"""Operations on consumer groups that wake receivers or wait for disk room."""
+"""Provides the operations on consumer groups that wake receivers or are subject to back-pressure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 
 class LiveGroups:
-    """The groups of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
+    """The groups of a broker; methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
 
     def __init__(
         self,
@@ -32,7 +32,10 @@ class LiveGroups:
         self._offset_at, self._outward = offset_at, outward
 
     async def view(self, name: str) -> GroupView:
-        """Return a group. Read its queues with pauses. Raise `GroupNotFound` if the group does not exist."""
+        """Return a view of a group, with pauses between its queues.
+
+        Raise `GroupNotFound` if the group does not exist.
+        """
         pauses, queues = Pauses(), list[QueueView]()
         for one in self._core().group_views.queues_of(name):
             queues.append(one)
@@ -40,20 +43,20 @@ class LiveGroups:
         return self._outward(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives a topic from a start, or receives no topic if `topic` is empty."""
+        """Create a group that receives `topic` from a start position, or no topic if `topic` is empty."""
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
-        """Return a start, with its queue offsets for a start by time. Pause after the search of each queue.
+        """Return a start position with the queue offsets for a start by time, and pause after each queue.
 
-        The verb then finds the needed parts of the queues in memory.
+        The reads load the parts of the queues that the subsequent operation needs into memory.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                with suppress(StoreDamaged):  # the offset is needed for a start by time only
+                with suppress(StoreDamaged):  # The subsequent operation handles damage.
                     if start.kind is From.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
@@ -61,14 +64,14 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set the delivery policy of a group. Wake its receivers, since the group may no longer be paused."""
+        """Set the delivery policy of a group, and wake receivers, because the group may have been paused."""
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
         return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
-        """Move a group to other offsets, on a topic or (if `topic` is empty) on all topics of the group.
+        """Move a group to a start position on `topic`, or on all topics of the group if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist.
         """

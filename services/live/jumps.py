@@ -1,9 +1,9 @@
-"""Detection of steps of the system clock, by comparison with a monotonic clock at each call.
+"""Detects steps of the system clock by comparison with a monotonic clock.
 
-Both clocks run at the same rate. A difference of `STEP_MS_MIN` or more since the last step is a new step.
-Smaller corrections, such as those of NTP, add up until they reach `STEP_MS_MIN`. The monotonic clock stops
-while the machine is suspended. On resume, the system clock has therefore stepped forward by the length of the
-suspension.
+Both clocks run at the same rate. If the difference between the clocks has changed by `STEP_MS_MIN` or more
+since the last step, the change is a new step. Smaller corrections, such as those of NTP, accumulate until
+their sum reaches `STEP_MS_MIN`. The monotonic clock stops while the machine is suspended, so the suspension
+appears as a forward step of the system clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 STEP_MS_MIN: Final = 20
-"""Minimum step, longer than the time between two clock reads unless the process is stopped between them."""
+"""The minimum step, which exceeds the time between two clock reads unless the process is suspended."""
 _LOOKS: Final = 3
 
 
 class ClockSteps:
-    """The lead of a system clock over a monotonic clock. Both clocks return ms."""
+    """The lead of a system clock over a monotonic clock; both clocks return ms."""
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
         self._wall_ms, self._counted_ms = wall_ms, counted_ms
@@ -29,10 +29,10 @@ class ClockSteps:
         self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
 
     def detect_step(self, wall_ms: int) -> int:
-        """Return the step of the clock at the reading `wall_ms` in ms, which is negative for a step back."""
+        """Return the step of the system clock at the reading `wall_ms` in ms; a backward step is negative."""
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
-        # A pause between the two reads makes the system clock appear to be behind, never ahead.
+        # A pause between the reads of the two clocks makes the system clock appear behind, never ahead.
         ahead_ms = max(self._measure_lead() for _ in range(_LOOKS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:

@@ -1,24 +1,24 @@
-"""Long polls. Receivers that found no message wait for an arrival or for their timeout.
+"""Implements long polls, in which a receiver without a message waits for an arrival or for a timeout.
 
 A wake-up key is a topic, the subscription of one client (for a topic of type LITE), or a poll for
-check-backs. Receivers with the same group and filter wait in one line of a key and are notified in order of
-arrival:
+check-backs. Receivers with the same group and filter wait in one line of a key and are notified in the order
+in which they began to wait:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- An arrival notifies the first waiter of each line. The waiter scans, and notifies the next waiter if its
-  batch is full. A message costs one scan for each line, not for each waiter, so thousands of polls of one
-  client do not delay other clients.
-- A receiver scans and begins to wait without a yield to the loop, so no arrival is missed.
-- A notification is a hint. The notified receiver scans again, and another receiver may have been faster. If
-  the notified waiter has just been cancelled, the next waiter of the line is notified.
+- An arrival notifies the first waiter of each line. The notified receiver scans, and notifies the next waiter
+  if its batch is full. A message costs one scan for each line, not for each waiter, so thousands of polls of
+  one client do not delay other clients.
+- A receiver scans and begins to wait without a yield to the event loop, so no arrival is missed.
+- A notification does not reserve a message. The notified receiver scans again, and another receiver may lease
+  the message first. If the notified waiter was cancelled, the next waiter of the line is notified.
 
-Memory: one future for each waiter.
+Memory: each waiter has one future.
 
-Weak spot: a lost notification is not repeated. A notified receiver that does not scan must notify the next
-receiver (`notify_next`). `notify_next` is called here for a cancelled wait, and in `services.live.receivers`
-on cancellation and after a full batch.
+Weak spot: a lost notification is not repeated. A notified receiver that does not scan must therefore notify
+the next receiver (`notify_next`). This file notifies the next receiver after a cancelled wait, and
+`services.live.receivers` does so on cancellation and after a full batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether all polls have ended because the broker stops."""
+        """Whether all polls have ended because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified. Return False after `seconds` or when the broker stops.
@@ -49,12 +49,12 @@ class LongPolls:
         line = waiter if line is None else line
         self._waiting[key].setdefault(line, {})[waiter] = None
         is_notified = False
-        try:  # asyncio.wait_for of Python 3.11 would lose a cancellation that comes with the notification
+        try:  # `asyncio.wait_for` of Python 3.11 can lose a cancellation in the turn of the notification.
             await asyncio.wait([waiter], timeout=seconds)
             is_notified = waiter.done()
         finally:
             self._remove_waiter(key, line, waiter)
-            if waiter.done() and not is_notified:  # cancelled in the turn of its notification
+            if waiter.done() and not is_notified:  # The wait was cancelled in the turn of its notification.
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
@@ -66,13 +66,13 @@ class LongPolls:
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every other line, because a receive left messages to other filters."""
+        """Notify the first waiter of every other line, after a receive has set messages aside for them."""
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
 
     def notify_next(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of a line, because more messages may be left."""
+        """Notify the first waiter of a line, because more messages may be available."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))
@@ -93,7 +93,7 @@ class LongPolls:
         self.notify_all()
 
     def _remove_waiter(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
-        """Remove a waiter from its line. Remove an empty line and an empty key, too."""
+        """Remove a waiter from its line, and remove a line and a key that become empty."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)

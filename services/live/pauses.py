@@ -1,7 +1,7 @@
-"""Pauses let long work in the loop yield to other tasks every few milliseconds.
+"""Provides pauses, in which long work in the event loop yields to other tasks every few milliseconds.
 
-Lists, answers and metrics, which read many objects in memory, use pauses. Verbs, which must be decided at
-once, and work that is bounded by a count do not use pauses.
+Lists, responses and metrics that read many objects in memory use pauses. Operations that must be atomic, and
+work that is bounded by a count, do not use pauses.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of one long operation, which begins when the object is created."""
+    """The pauses of one long operation; the first time slice begins when the object is created."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS
 
     @property
     def is_due(self) -> bool:
-        """Whether the work has used its time slice."""
+        """Whether the operation has used up its time slice."""
         return perf_counter() >= self._ends
 
     async def pause(self) -> None:
-        """Yield to the loop if the time slice is used up."""
+        """Yield to the event loop if the time slice is used up."""
         if self.is_due:
             await asyncio.sleep(0)
             self._ends = perf_counter() + SLICE_SECONDS
 
     async def sort_names(self, names: Iterable[str]) -> Iterator[str]:
-        """Return names in sorted order. Sort the names in runs with pauses between the runs."""
+        """Return names in sorted order, sorted in runs with pauses between the runs."""
         unsorted = list(names)
         runs: list[list[str]] = []
         for first in range(0, len(unsorted), _SORTED_AT_ONCE):

@@ -1,15 +1,15 @@
-"""Overdue work and its age.
+"""Measures the amount and the age of overdue work.
 
     check-backs        halves that are due, and whose topic has no producer for check-backs
     message groups     groups with a waiting message that a receive has scanned, without a recent delivery
     checkpoint         durable bytes of the log after the newest checkpoint on disk, which are read at startup
 
 Each value is 0 or small while clients and disk work normally. Alerts should use the ages. A message group
-that no receive has scanned is not counted, because the lag of its consumer group includes its messages.
+that no receive has scanned is not counted, because its messages are part of the lag of the consumer group.
 
-Cost: a check of each message group that is not free, at each scrape, with pauses. Weak spot: the delivery of
-a message group counts from the start of its lease. If a consumer processes one message for a long time while
-more messages wait, its message group counts as stalled, as if the consumer had left.
+Cost: each scrape checks every message group that is not free, with pauses. Weak spot: the time without a
+delivery is measured from the start of the latest lease. If a consumer processes one message for a long time
+while more messages wait, the message group counts as stalled.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""Time without a delivery after which a message group with a waiting message counts as stalled."""
+"""The time without a delivery after which a message group with a waiting message counts as stalled."""
 FLIGHTS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Overdue work. Ages are in ms, and 0 if there is no overdue work."""
+    """The amount and age of overdue work; ages are in ms, and 0 without overdue work."""
 
     unasked_halves: int
     unasked_age_ms: int
     stalled_message_groups: int
     waiting_message_group_age_ms: int
-    """Longest time without a delivery among message groups with a waiting message."""
+    """The longest time without a delivery among message groups with a waiting message."""
     beyond_checkpoint_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Return the progress of a broker. Yield at points where the caller may pause."""
+    """Return the overdue work of a broker, and yield at points where the caller may pause."""
     unasked, since_ms = core.transactions.unasked, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
@@ -62,7 +62,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Return the progress of a broker, with pauses."""
+    """Return the overdue work of a broker, with pauses during the measurement."""
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Recovery from a disk failure. The core is discarded, and rebuilt when the disk works again.
+"""Implements recovery from a disk failure: the core is discarded, and rebuilt when the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -6,20 +6,21 @@
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- After a failure the core may be in the middle of a change, and the state of its writes on disk is unknown.
-  The core is discarded at once, and access to it raises `StoreUnwell`, so no code path can use a void core.
-- Calls that waited for flushes of the void core get `ResultUnknown`; official clients send again.
-- The first attempt runs at once in the loop. After a transient failure, new callers therefore wait and see no
-  error. The first attempt runs in a worker if the queues must be rebuilt, which reads the whole log. Later
-  attempts run in a worker, after pauses that double up to `PAUSE_SECONDS_MAX`.
-- At startup, acknowledged records that were not synced (`--flush async`) are read again, verified and
+- After a failure, a change of the core may be incomplete, and the state of its writes on disk is unknown. The
+  core is discarded immediately, and access to a discarded core raises `StoreUnwell`.
+- Calls that waited for flushes of the void core fail with `ResultUnknown`. Official clients then send the
+  message again.
+- The first attempt to open a new core runs immediately in the event loop, so callers see no error after a
+  transient failure. If the queues must be rebuilt, which reads the whole log, the first attempt runs in a
+  worker thread. Later attempts run in a worker thread, after pauses that double up to `PAUSE_SECONDS_MAX`.
+- When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified and
   rewritten (`commitlog.recovery`). Unreadable records are reported as damage with their offsets. A sync that
   follows a failed sync is never trusted.
-- Any error other than a `StoreError` is a bug, and ends the process (`break_down`).
+- Any error other than a `StoreError` is an internal error, and ends the process (`break_down`).
 
-Weak spot: the first attempt blocks the loop while the store opens. The more log follows the last snapshot
-(`SNAPSHOT_LOG_BYTES_MAX`), the longer the loop is blocked. If a disk can be read but not written, the store
-is opened again and again, limited only by the pauses.
+Weak spot: the first attempt blocks the event loop while the store opens. The duration depends on the length
+of the log after the last snapshot, which `SNAPSHOT_LOG_BYTES_MAX` limits. If a disk can be read but not
+written, the store is opened repeatedly, and only the pauses limit the rate.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Owner(Protocol):
         """Continue with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End service without further writes, because the core has a bug."""
+        """Stop the broker without further writes after an internal error of the core."""
 
 
 class Rebuilding:
@@ -74,10 +75,10 @@ class Rebuilding:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
-        """The reason why the core is not available, or None while the core is available."""
+        """The reason for which the core is unavailable, or None while the core is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
-        """Refuse callers from now on. Trust the log up to the durable offset of the failed `core`."""
+        """Refuse new calls, and trust the log up to the durable offset of the failed `core`."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error(
@@ -85,7 +86,10 @@ class Rebuilding:
         )
 
     def begin(self) -> None:
-        """Open a new core, after a pause if an attempt has just failed. No write may be under way."""
+        """Open a new core, after a pause if no write has succeeded since an earlier attempt.
+
+        No write may be under way.
+        """
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
@@ -138,8 +142,8 @@ class Rebuilding:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # The count is reset when a write succeeds. Until then, a disk that fails again is retried after a
-        # pause.
+        # A successful write resets the failure count. If the disk fails before a write succeeds, the next
+        # attempt begins after a pause.
         self._failures += 1
         self.unwell = None
         log.warning("store opened again", durable_offset=core.durable_offset)

@@ -1,4 +1,4 @@
-"""Receivers of a live broker: long polls, delivery of durable leases, and renewal of leases by clients.
+"""Implements the calls of receivers, with long polls, delivery of durable leases, and renewal by clients.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again in another turn (`slices`)
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """The calls of receivers. `core`, `decide` and `call` are functions of the live broker."""
+    """The calls of receivers; `core`, `decide` and `call` are functions of the live broker."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """The number of message bytes in answers to receives that clients have not read yet."""
+        """The number of message bytes in responses to receives that clients have not read yet."""
 
     async def receive(
         self,
@@ -58,11 +58,11 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
+        """Lease up to `batch_size` messages, and wait up to `wait_seconds` for the first message.
 
-        Return an empty list if no message has arrived. The bytes of the messages are in `unread_bytes` until
-        this method returns; then the caller must count these bytes. `attempt_id` identifies the receive. A
-        retry after a lost answer has the same `attempt_id`.
+        Return an empty list if no message has arrived. `unread_bytes` includes the message bytes until this
+        method returns; afterwards, the caller must include these bytes. `attempt_id` identifies the receive,
+        and a retry after a lost response has the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -82,7 +82,7 @@ class Receivers:
         try:
             while not received.deliveries and await self._wait_to_scan_again(key, line, received, ends):
                 received = self._decide(lease)
-        except asyncio.CancelledError:  # pass on a notification that this receive may have received
+        except asyncio.CancelledError:  # The cancelled receive may have consumed a notification.
             self._long_polls.notify_next(key, line)
             raise
         if received.is_unfinished:
@@ -92,7 +92,7 @@ class Receivers:
         return self._clock.outward(received.deliveries)
 
     def check_unread_limit(self) -> None:
-        """Raise `AnswersUnread` if unread answers have reached the limit of bytes."""
+        """Raise `AnswersUnread` if the bytes of unread responses have reached the limit."""
         if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
             raise AnswersUnread(
                 f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
@@ -100,12 +100,12 @@ class Receivers:
             )
 
     async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
-        """Wait for an arrival in `topic`. Return False after `seconds`."""
+        """Wait for the arrival of a message in `topic`, and return False after `seconds`."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether receives no longer wait, because the broker stops."""
+        """Whether receives no longer wait because the broker is stopping."""
         return self._long_polls.is_closed
 
     def close(self) -> None:
@@ -113,48 +113,48 @@ class Receivers:
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Release the lease of a delivery that its consumer never received."""
+        """Release the lease on a message that its consumer never received."""
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
     def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release leases of messages that were never received, unless they were acknowledged meanwhile."""
+        """Release leases on messages that their consumer never received, except leases that have ended."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
     def renew_client_leases(self, client_id: str) -> None:
-        """Renew the auto-renewed leases of a client. Do nothing if the core is void."""
+        """Renew the auto-renewed leases of a client, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.renew_client, client_id)
 
     def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
-        """Record the filter of a client's subscription. Do nothing if the core is void."""
+        """Record the filter of a client's subscription, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
-        """Release the leases of a client that has left. Do nothing if the core is void."""
+        """Release the auto-renewed leases of a lost client, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
         self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object
     ) -> Coroutine[Any, Any, SubscriptionResult]:
-        """Call a verb on subscriptions to lite topics, and notify the waiting receives."""
+        """Change a subscription to lite topics, and notify the receives that wait for the subscription."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
         return subscribed
 
     def remove_subscriptions(self, client_id: str) -> None:
-        """Remove the subscriptions of a client that will not return."""
+        """Remove the subscriptions of a client that has terminated, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: Received, ends: float
     ) -> bool:
-        """Wait for the next scan of a receive without a message. Return False if it may not scan again.
+        """Wait for the next scan of a receive without a message; return whether the receive may scan again.
 
         A receive that read a damaged file may scan again after its timeout, because other queues may have
         messages.
@@ -178,7 +178,7 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _wait_until_durable(self, group: str, topic: str, received: Received) -> None:
-        """Return once the leases may be delivered. Release the leases if the caller is gone."""
+        """Wait until leases may be delivered, and release the leases if the wait fails or is cancelled."""
         try:
             await self._answers.wait_until_durable(received.durable_at)
         except BaseException:

@@ -1,22 +1,22 @@
-"""Back-pressure makes the appends of callers wait while too many bytes wait for the disk.
+"""Implements back-pressure: appends of callers wait while too many bytes of the log are unflushed.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
                   \\-- the line is full -------> DiskBehind
 
 Rules:
-- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A larger call is admitted
-  alone. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because the end of a flush makes each
-  record visible, which takes 5 us of the loop.
-- Calls are served in order of arrival. No call passes a waiting call, because a large message could otherwise
-  wait forever.
-- Waiting calls hold at most `CALLERS_WAITING_BYTES_MAX` of messages in memory. Beyond this limit a call is
-  refused, and the official clients send the message again after a pause. A call that times out is cancelled
-  and removed from the line.
-- Acknowledgements and receives never wait for room, because they append few bytes and a delay would repeat
-  messages.
+- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A call with more bytes is
+  admitted when no other bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`,
+  because the event loop needs 5 us to make each flushed record visible.
+- Calls are admitted in order of arrival. No call overtakes a waiting call, because a large message could
+  otherwise wait forever.
+- Waiting calls hold at most `CALLERS_WAITING_BYTES_MAX` bytes of messages in memory. Beyond this limit, a
+  call is refused, and the official clients send the message again after a pause. A call that times out is
+  cancelled and removed from the line.
+- Acknowledgements and receives never wait for room, because they append few bytes, and delayed
+  acknowledgements would cause redeliveries.
 
-Cost: a subtraction and a comparison for each call that does not wait.
+Cost: a call that does not wait costs one subtraction and one comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """The room for appends of callers. `unflushed` returns the number of bytes that wait for the disk."""
+    """The room for appends of callers; `unflushed` returns the number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -41,18 +41,18 @@ class Room:
         self._waiting_bytes = 0
 
     def has_room_for(self, new_bytes: int) -> bool:
-        """Return whether `new_bytes` may be appended at once, which is always true for 0 bytes."""
+        """Return whether a call may append `new_bytes` without waiting, which is always true for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append `new_bytes` together. Larger calls must append alone."""
+        """Return whether several calls may append `new_bytes` in total without waiting."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Return when `new_bytes` may be appended. The caller must then append at once.
+        """Wait until `new_bytes` may be appended; the caller must append without a further await.
 
-        `held_bytes` is the memory that the call holds meanwhile, if it differs from `new_bytes`. Raise
-        `DiskBehind` if too many bytes of messages wait.
+        `held_bytes` is the memory that the waiting call holds, if different from `new_bytes`. Raise
+        `DiskBehind` if waiting calls hold too many bytes of messages.
         """
         if self.has_room_for(new_bytes):
             return
@@ -69,17 +69,17 @@ class Room:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # Run after the caller's append. If the caller appends nothing or is gone, no flush admits the
-            # next call.
+            # `admit_waiting` runs after the caller's append. Without an append by the caller, no flush would
+            # admit the next call.
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
-        """Return when a call may append a copy of a message of any size, or raise `DiskBehind`."""
+        """Wait until a call may append a copy of a message of any size. Raise `DiskBehind`."""
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def admit_waiting(self) -> None:
-        """Admit the waiting calls that fit, after bytes were flushed."""
+        """Admit waiting calls in order while there is room."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

@@ -1,7 +1,7 @@
-"""Slices are the scan budget of all receives in one turn of the loop.
+"""Limits the scans of all receives in one turn of the event loop.
 
-A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one turn would still block the
-loop, so each turn has a budget:
+A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each turn has a scan budget, because many
+slices in one turn would block the event loop:
 
     first scan    runs while the turn has used less than a slice; further first scans wait, in order
     unfinished    one of the scans without a result so far continues in each turn, in order
@@ -9,8 +9,8 @@ loop, so each turn has a budget:
 A turn scans at most two slices and one message beyond each slice, for any number of receives and any filter
 cost. First scans and unfinished scans wait in two lines, because long scans must not delay new calls.
 
-Cost: a comparison for a receive while there is room. Weak spot: the lines do not separate clients. A client
-with many costly receives delays the receives of other clients, but no other calls.
+Cost: a receive costs one comparison while the budget has room. Weak spot: all clients share the two lines. A
+client with many costly receives delays the receives of other clients, but no other calls.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""The number of first scans woken in a turn. First scans beyond the budget keep their place in the line.
-"""
+"""The number of first scans woken in a turn; first scans beyond the budget keep their place in the line."""
 
 Waiter = asyncio.Future[None]
 
 
 class Slices:
-    """The budget of each turn of the running loop, and the receives that wait for a turn."""
+    """The scan budget of each turn of the running event loop, and the receives that wait for a turn."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,12 +43,12 @@ class Slices:
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
     def count_work(self, work: int) -> None:
-        """Count the work of a slice (`limits.WORK_NS`) in this turn."""
+        """Subtract the work of a slice, in units of `limits.WORK_NS`, from the budget of the current turn."""
         self._used += work
         self._schedule_turn()
 
     async def wait_for_first_scan(self) -> None:
-        """Return in a later turn that has room for a first scan."""
+        """Wait for a later turn with room for a first scan."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -59,7 +58,7 @@ class Slices:
             del self._first[place]
 
     async def wait_for_next_scan(self) -> None:
-        """Return in a later turn, in which an unfinished scan may continue."""
+        """Wait for a later turn in which an unfinished scan may continue."""
         place = object()
         try:
             await self._wait(self._unfinished, place)
@@ -67,10 +66,7 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that ends when a place in a line is woken.
-
-        A place that is already in the line keeps its position.
-        """
+        """Return a future that is set when a place in a line is woken; a known place keeps its position."""
         line[place] = self._loop.create_future()
         self._schedule_turn()
         return line[place]
