@@ -1,9 +1,9 @@
-"""The broker in an asyncio loop. Only this module owns the core and moves the time of the core.
+"""Runs the broker core in an asyncio event loop, owns the core, and advances its time.
 
-The interface is `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that stores a
-record answers once the record is durable. Operations of several steps have a method here or in `receivers`.
-Methods raise the `TidewheelError`s of the core. Verbs that store records also raise `ResultUnknown` if the
-disk failed before the record was known to be durable.
+The interface consists of `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A
+call that stores a record returns when the record is durable. Operations of several steps have a method in
+`LiveBroker` or in `receivers`. Methods raise the `TidewheelError`s of the core. Calls that store records also
+raise `ResultUnknown` if the disk fails before the record is known to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -11,18 +11,18 @@ disk failed before the record was known to be durable.
                         +-> alarm at the core's next due time -> tick -> effects
 
 Rules:
-- All callers of one turn of the loop share one flush (`services.live.flushing`).
-- A tick with more work than its slice is due again soon. Between two ticks the loop serves callers for as
-  many turns as a call needs.
-- After a disk failure every waiting call gets `ResultUnknown`, and the core is discarded and rebuilt from the
-  disk (`services.live.rebuilding`).
-- Callers use real time, and the core uses the broker's time. This module converts between real time and the
-  broker's time (`services.live.clock`).
-- A bug in the core ends the broker. The future `broken` gets the exception, and the process is expected to
-  end.
+- All callers of one turn of the event loop share one flush (`services.live.flushing`).
+- A tick that cannot finish its work is followed by another tick soon. Between the two ticks, the event loop
+  serves callers for at least as many turns as a call needs.
+- After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and rebuilt from
+  the disk (`services.live.rebuilding`).
+- Callers use real time, and the core uses broker time. This module converts between real time and broker time
+  (`services.live.clock`).
+- An internal error of the core stops the broker. The future `broken` contains the exception, and the process
+  is expected to exit.
 
-Weak spot: after each `await` the core may have been replaced or discarded, and objects of the earlier core
-are void. Methods therefore read `_broker` again, or keep their first core and report to that core only.
+Weak spot: during each `await`, the core may be replaced or discarded, and objects of the earlier core become
+invalid. Methods therefore read `_broker` again, or keep their first core and report to that core only.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""Send a check-back to a producer. Return the client id, or "" if there is no producer.
+"""Send a check-back to a producer, and return its client id, or "" if there is no producer.
 
-The message is read only if there is a producer.
+The half message is read only if there is a producer.
 """
 Share = Callable[[bool], None]
-"""A function that is called when a crowded period begins (True) and ends (False)."""
+"""A callback for the beginning (True) and the end (False) of a crowded period."""
 Present = Callable[[], Iterable[str]]
-"""Return the ids of live clients."""
+"""Return the ids of connected clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
 """The number of turns between two ticks in a crowded period.
 
-A send needs about ten turns of the loop, and some of these turns wait until the thread of gRPC gets the
+A send needs about ten turns of the event loop, and more turns pass while the gRPC thread waits for the
 interpreter.
 """
 
@@ -104,11 +104,11 @@ Given = ParamSpec("Given")
 
 
 class DurableAnswer(Protocol):
-    """An answer that may be sent once the log is durable up to the offset `durable_at`."""
+    """A response that may be sent when the log is durable up to the offset `durable_at`."""
 
     @property
     def durable_at(self) -> int:
-        """A physical offset."""
+        """The log offset that must be durable before the response is sent."""
 
 
 Resting = TypeVar("Resting", bound=DurableAnswer | int)
@@ -118,26 +118,26 @@ log = structlog.get_logger()
 
 
 def ignore_health(is_well: bool) -> None:
-    """Ignore the health."""
+    """Ignore a change of the disk's health."""
 
 
 def ignore_crowding(is_crowded: bool) -> None:
-    """Ignore crowded periods."""
+    """Ignore the beginning or end of a crowded period."""
 
 
 def log_damage(found: Damaged) -> None:
-    """Log that a part of the store is damaged."""
+    """Log a damaged part of the store."""
     given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker:
-    """A broker for coroutines, which must be created and used in one running loop.
+    """A broker for coroutines, which must be created and used in one running event loop.
 
-    `clock` is real time in ms. With a `kept` offset the broker's clock is virtual. `counted_ms` is a
-    monotonic clock, with which steps of `clock` are detected. Without `counted_ms` no steps are detected. A
-    cluster leader passes its `core`. In a cluster, the core is not rebuilt here, and `stepped_down` is called
-    when the core is void. `proving` provides the proofs of leadership.
+    `clock` returns real time in ms. If `kept` is given, the broker's clock is virtual. Steps of `clock` are
+    detected by comparison with the monotonic clock `counted_ms`, if one is given. A cluster leader passes its
+    `core`, and `stepped_down` is called instead of a rebuild when the core is void. `proving` provides the
+    proofs of leadership.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class LiveBroker:
         self.clock.set_step_callback(self._clock_was_set)
         self._clock = self.clock.now_ms
         self._unreported_step_ms = 0
-        """Sum of clock steps without a core, in ms, since the next core began to open."""
+        """The sum of clock steps, in ms, that will be reported to the next core."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.add_listener(log_damage)
@@ -179,7 +179,7 @@ class LiveBroker:
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """Return the sentences that the owner of the core adds to `/readyz`."""
+        """Return the warnings that the owner of the core adds to `/readyz`."""
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -204,7 +204,7 @@ class LiveBroker:
 
     @property
     def _broker(self) -> Broker:
-        """The core. Raises `StoreUnwell` or `BrokerBroken` while there is no core."""
+        """The core; access raises `StoreUnwell` or `BrokerBroken` while there is no core."""
         if self._core is None:
             raise self.unwell or BrokerBroken("Its log says more; start it again.")
         return self._core
@@ -215,18 +215,18 @@ class LiveBroker:
         return self._rebuilding.unwell
 
     def refuse_new_messages(self, why: Busy | None) -> None:
-        """Refuse new messages with `why`, but no other calls. Accept new messages again if `why` is None."""
+        """Refuse new messages, but no other calls, with the error `why`, or accept them if `why` is None."""
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
     @contextmanager
     def refusing_new_messages(self, why: Busy) -> Iterator[None]:
-        """Refuse new messages with `why` within the block, but not repeats of stored messages.
+        """Refuse new messages with the error `why` within the block, but not repeats of stored messages.
 
-        A message without room may be a repeat, which an earlier send has stored (`services.broker.sending`).
+        A repeated send of a stored message needs no room (`services.broker.sending`).
         """
         core = self._core
-        if core is None:  # all calls are refused
+        if core is None:  # Without a core, all calls are refused.
             yield
             return
         stopped, core.housekeeping.stopped = core.housekeeping.stopped, why
@@ -236,23 +236,24 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Call `told` when the disk fails (False), and when it works again (True)."""
+        """Set the callback for a disk failure (False) and for the recovery of the disk (True)."""
         self._health_callback = told
 
     async def wait_until_well(self) -> None:
-        """Return at once if the disk works, or else when the disk works again."""
+        """Wait until the disk works."""
         await self._well.wait()
 
     def schedule_call(self, seconds: float, call: Callable[[], None]) -> None:
-        """Schedule a call after the given number of seconds."""
+        """Schedule a call `seconds` from now."""
         self._call_later(seconds, call)
 
-    # Verbs.
+    # Operations that change the core.
 
     def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
-        """Call a verb of the core at once. The answer or refusal is returned when its records are durable.
+        """Call a method of the core, and return an awaitable of its result or refusal.
 
-        There is no await before the call, so the verb belongs to the current core.
+        The method runs before `call` returns, so `verb` belongs to the current core. The awaitable is done
+        when the records of the result or refusal are durable.
         """
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
@@ -261,12 +262,12 @@ class LiveBroker:
         return self._await_durable(answer)
 
     def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
-        """Call a read-only verb of the core."""
+        """Call a read-only method of the core."""
         inward = map(self.clock.inward, arguments)
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
-        """Store a normal, FIFO, delayed or half message."""
+        """Store a normal, FIFO, delayed or half message, and return the receipt when it is durable."""
         if self.room.has_room_for(len(message.body)):
             return await self.call(self._broker.sending.send, message)
         with await self._wait_for_room(len(message.body)):
@@ -274,7 +275,7 @@ class LiveBroker:
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
-        """Store many messages. Return one answer for each message, when all messages are durable."""
+        """Store several messages, and return one receipt or error for each message when all are durable."""
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
@@ -287,7 +288,7 @@ class LiveBroker:
         return answers
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait for room. Return a context for the decision, which refuses new messages without room."""
+        """Wait for room, and return a context that refuses new messages if there is no room."""
         try:
             await self.room.wait(new_bytes)
         except DiskBehind as behind:
@@ -295,7 +296,7 @@ class LiveBroker:
         return nullcontext()
 
     async def wait_until_all_durable(self) -> None:
-        """Return when all records that are appended now are durable."""
+        """Wait until all records that have been appended so far are durable."""
         await self.answers.wait_until_durable(self._broker.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
@@ -305,12 +306,12 @@ class LiveBroker:
         return await self.call(move, name, due_ms + self.clock.offset_ms)
 
     async def fire_timer(self, name: TimerName, reason: str = "") -> TimerVerdict:
-        """Deliver a delayed message at once."""
+        """Deliver a delayed message immediately."""
         await self.room.wait_for_copy()
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call a verb of the core with the broker's time as its last argument."""
+        """Call a method of the core with the broker time as its last argument."""
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
@@ -321,7 +322,7 @@ class LiveBroker:
         except Exception as bug:
             self.break_down(bug)
             raise
-        finally:  # also after a refusal, which may depend on a record; many calls of a turn schedule once
+        finally:  # A refusal may depend on an unflushed record, so a flush is also scheduled after a refusal.
             if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._flush_and_plan()
 
@@ -334,7 +335,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule `_fail_own_refusals`, which sends refusals that still wait for a proof after OWN_MS."""
+        """Schedule the failure, after OWN_MS, of refusals that still wait for a proof of leadership."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -352,23 +353,23 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The core, for reading only. A disk failure replaces the core.
+        """The current core, for reading only, which is replaced after a disk failure.
 
-        Raises `StoreUnwell` while there is no core.
+        Access raises `StoreUnwell` or `BrokerBroken` while there is no core.
         """
         return self._broker
 
     def now_ms(self) -> int:
-        """Return real time, which is the time of callers."""
+        """Return real time in ms, which callers use."""
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Find messages by key or message id, newest first. Large messages reduce the number of results."""
+        """Find messages by key or message id, newest first; large messages reduce the number of results."""
         found = self._broker.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.outward(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the queue offset of the first message stored at or after a time."""
+        """Return the queue offset of the first message with a store time of at least `store_ms`."""
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
@@ -396,7 +397,7 @@ class LiveBroker:
         await self._advancing.advance(by_ms)
 
     def set_present_clients(self, present: Present) -> None:
-        """Renew the leases of the clients in `present` while the clock is advanced."""
+        """Set the function that returns the clients whose leases are renewed while the clock is advanced."""
         self._present_clients = present
 
     def renew_present(self) -> None:
@@ -411,7 +412,7 @@ class LiveBroker:
         self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
-        """Run the core's due work. Return False if the work had no effects."""
+        """Run the due work of the core, and return whether the work had effects."""
         if self._core is None:
             return False
         try:
@@ -427,16 +428,17 @@ class LiveBroker:
         return bool(effects)
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Return when the log is durable up to `offset`.
+        """Wait until the log is durable up to `offset`.
 
-        Raise `ResultUnknown` if the disk fails, or the original exception if the core has a bug.
+        Raise `ResultUnknown` if the disk fails, or the original exception after an internal error of the
+        core.
         """
         await self.answers.wait_until_durable(offset)
         if self.broken.done():
             self.broken.result()
 
     async def wait_until_timers_ready(self) -> None:
-        """Return when no timers are being read ahead and no checkpoint is due."""
+        """Wait until no timers are being read ahead and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -453,42 +455,42 @@ class LiveBroker:
     # Start and stop.
 
     def add_asker(self, asker: Asker) -> None:
-        """Add a function that sends check-backs. Functions that reach a producer are called in rotation."""
+        """Add a function that sends check-backs; functions that reach a producer are called in rotation."""
         self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics with halves that wait for a producer, or an empty list without a core."""
+        """Return the topics with half messages that wait for a producer, or an empty list without a core."""
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def send_check_backs(self, topic: str) -> None:
         """Send the check-backs that wait for a producer of a topic, after a producer has connected.
 
-        Do nothing without a core, because the next core checks every half that is due.
+        Without a core, the call has no effect, because the next core checks every half message that is due.
         """
         if self._core is not None:
             self.decide(self._core.transactions.producer_came, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Call `share`, which divides the interpreter between threads, as a crowded period begins or ends."""
+        """Set the callback for crowded periods, which adjusts how threads share the Python interpreter."""
         self._share_callback = share
 
     async def close(self) -> None:
         """Flush the remaining appends, write a snapshot for the next start, and stop.
 
-        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean end.
+        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
         self.receivers.close()
-        self._alarm.close()  # no ticks run after this line
+        self._alarm.close()  # No tick runs after the alarm is closed.
         self.answers.stop_proofs(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # Each retirement or read may cause another retirement or read, and a flush.
+        # Each retirement or read may trigger another retirement or read, and a flush.
         while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
         if self.unwell is not None and self._stepped_down is not None:
-            return  # the cluster continues with the next leader
+            return  # The cluster continues with the next leader.
         if self.unwell is not None:
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
@@ -516,14 +518,14 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule the flush and the alarm, once a turn, after any change of the log or of due times."""
+        """Schedule a flush and the alarm, once per turn, after a change of the log or of due times."""
         self._flushing.flush_soon()
         self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
         """Report a step of the system clock to the core.
 
-        Leases keep their length, but timers fire early or late.
+        A step does not change the duration of leases, but timers fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -543,21 +545,21 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._share_interpreter()
-        if self._core.is_crowded:  # otherwise ticks would follow at once and block calls
+        if self._core.is_crowded:  # Without a delay, consecutive ticks would block calls.
             self._count_down_turns(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
 
     def _share_interpreter(self) -> None:
-        """Call `share` when a crowded period begins or ends."""
+        """Call the callback of `set_share_callback` when a crowded period begins or ends."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Leave `left` turns of the loop to callers in a crowded period, before the next tick."""
+        """Set the alarm for the next tick after `left` turns of the event loop, which serve callers."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -566,7 +568,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the answers that waited for a flush that is now on disk, and wake receivers."""
+        """Send the responses that waited for a completed flush, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -577,7 +579,7 @@ class LiveBroker:
         self._schedule_tick()
 
     def discard_core(self, error: OSError) -> None:
-        """Refuse waiting calls and discard the core after a disk failure."""
+        """Fail waiting calls and discard the core after a disk failure."""
         core, self._void_reason = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.refuse_callers(core, error)
@@ -586,7 +588,7 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Rebuild the core from the durable log while no write is under way."""
+        """Rebuild the core from the durable log, or, in a cluster, step down; no write may be under way."""
         if self._stepped_down is None:
             self._rebuilding.begin()
         else:
@@ -598,7 +600,7 @@ class LiveBroker:
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Continue with a reopened core and with the subscriptions of the earlier core."""
+        """Continue service with a reopened core, which adopts the lite subscriptions of the earlier core."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -617,18 +619,18 @@ class LiveBroker:
         self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
-        """Return the number of unflushed bytes, or 0 without a core, when every call is refused."""
+        """Return the number of unflushed bytes of the log, or 0 without a core."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes, with a minimum number of bytes for each record."""
+        """Return the number of unflushed bytes, where each record counts with a minimum number of bytes."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Remove the core, and refuse calls that wait for the core."""
+        """Remove the core, and fail the calls that wait for its flushes."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -639,18 +641,18 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. The core must not be rebuilt meanwhile."""
+        """Whether segments are being deleted, which delays a rebuild of the core."""
         return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
-        """Return the broker's time."""
+        """Return the broker time in ms."""
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
         """Read files of timers that are due soon or may be damaged.
 
-        The core that requested the read may be void when the read begins. `before` is the read under way,
-        which is awaited, too, so a task that awaits the last read awaits all reads.
+        The core that requested the read may be void when the read begins. The new read also awaits `before`,
+        the read under way, so a task that awaits the last read awaits all reads.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -670,7 +672,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a step of a retirement once the records of the step are durable."""
+        """Run a step of a retirement when the records of the step are durable."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -684,7 +686,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, some queues in each turn of the loop."""
+        """Apply a retirement to the core, with a part of the queues in each turn of the event loop."""
         try:
             while self._core is core and not core.retired(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -695,7 +697,7 @@ class LiveBroker:
             raise
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop writes and service, and let the process end, because the core has a bug."""
+        """Stop writes and service after an internal error of the core, so that the process exits."""
         self._flushing.stop()
         if self._core is not None:
             self._drop_core(self._core, "The broker has met a bug and ends. Send again once it is back.")
@@ -703,7 +705,7 @@ class LiveBroker:
             self.broken.set_exception(bug)
 
     def _open(self, acknowledged_offset: int | None = None) -> Broker:
-        """Open the store. On a full disk, delete the reserve file and try again."""
+        """Open the store; if the disk is full, delete the reserve file and retry."""
         try:
             try:
                 return self._open_once(acknowledged_offset)
@@ -726,18 +728,18 @@ class LiveBroker:
     def _must_rebuild_queues(self) -> bool:
         """Return whether opening the store reads the whole log.
 
-        Return False if the disk fails, because opening the store then reports the failure.
+        Return False if the disk fails, because the subsequent opening of the store reports the failure.
         """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
         return False
 
     def _tick_due(self) -> None:
-        with suppress(Exception):  # `break_down` has handled its exception
+        with suppress(Exception):  # `break_down` has already handled the exception.
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Send a check-back to a producer. Return the client id, or "" if no producer was found."""
+        """Send a check-back to a producer, and return its client id, or "" if no producer was found."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:

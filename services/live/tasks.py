@@ -1,4 +1,4 @@
-"""Tasks are background work over many items, and can be monitored and stopped.
+"""Runs tasks, which perform an operation on many items in the background and can be monitored and stopped.
 
     start -> count the matches -> a slice -> its flush -> next slice -> ... -> DONE
                  |                   |
@@ -6,15 +6,15 @@
                                                   right, or with the broker
 
 Rules:
-- A task shares the loop like any caller, because it waits after each slice until the slice is durable.
-- A task handles the items that were stored before its start (`end_offset`), each item once.
+- A task waits after each slice until the slice is durable, so other callers are served between the slices.
+- A task processes only items that were stored before its start (`end_offset`), and each item once.
 - A task with a limit ends after this number of items, in the order in which the items are found.
-- Every item is counted by its verdict, or by the error code if the verb was refused.
-- A user's task needs the user's token and rights until its end (`Watch`), like a long poll. When the token is
-  revoked, the task finishes the slice under way and ends.
+- Every item is counted by its verdict, or by the error code if the operation was refused.
+- A task of a user requires the user's token and rights until its end (`Watch`), like a long poll. When the
+  token is revoked, the task finishes the slice under way and stops.
 - Tasks are kept in memory, so a restart stops all tasks. Finished slices are durable, and the remaining items
-  are unchanged. The result of an ended task is in the journal, which survives a restart; a task that has no
-  result there was interrupted by a crash.
+  are unchanged. The result of an ended task is in the journal, which survives a restart. A task without a
+  result in the journal was interrupted by a crash.
 
 `services.live.timer_tasks` and `services.live.dead_letter_tasks` define the actions and their items.
 """
@@ -42,39 +42,42 @@ log = structlog.get_logger()
 
 
 class TaskOrder(Protocol):
-    """The action of a task on each item, and the reason."""
+    """The operation of a task on each item, and the reason for the task."""
 
     @property
     def verb(self) -> Enum:
-        """The action."""
+        """The operation on each item."""
 
     @property
     def reason(self) -> str:
-        """The reason given at the start, which may be empty."""
+        """The reason given by the starter, which may be empty."""
 
     @property
     def limit(self) -> int:
-        """The maximum number of items to handle, or 0 for all items."""
+        """The maximum number of items to process, or 0 for all items."""
 
 
 Order = TypeVar("Order", bound=TaskOrder)
-"""The order for a task, which specifies the action and the items."""
+"""The type of a task's order, which specifies the operation and the items."""
 
 
 Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""Call the argument once if the starter of a task loses a right. Return a function that ends the watch."""
+"""Watch the rights of a task's starter, and return a function that ends the watch.
+
+The argument is called once if the starter loses a required right.
+"""
 
 
 def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch no rights, because the starter has all rights."""
+    """Watch no rights, for a starter that cannot lose rights."""
     return lambda: None
 
 
 class TaskState(Enum):
-    """State of a task. `Task.why` is the reason for STOPPED."""
+    """The state of a task; `Task.why` is the reason for STOPPED."""
 
     RUNNING = "running"
     DONE = "done"
@@ -85,7 +88,7 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    `stop_requested` is set when the task must end. `why` is the reason for an early end.
+    `stop_requested` is set when the task must stop, and `why` is the reason for an early end.
     """
 
     id: str
@@ -110,15 +113,15 @@ class Task(Generic[Order]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the task has handled as many items as its order allows."""
+        """Whether the task has processed as many items as its order allows."""
         return 0 < self.order.limit <= self.done
 
 
 class Tasks(ABC, Generic[Order]):
-    """The tasks of one kind since the broker started. Only the newest of the ended tasks are kept."""
+    """The running tasks of one kind, and the newest ended tasks since the broker started."""
 
     what: str
-    """The items, as a plural noun."""
+    """The plural noun for the items, for messages."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -127,20 +130,20 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     def check(self, order: Order) -> None:
-        """Refuse an order that cannot be carried out."""
+        """Raise an error for an order that cannot be carried out."""
 
     @abstractmethod
     def _end_offset(self, order: Order) -> int:
-        """Return the end offset of the items of a new task."""
+        """Return the offset before which a new task processes items."""
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count the matching items, then handle these items until all are done or `task.why` is set."""
+        """Count the matching items, and process them until all are done or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
         """Start a task, which first counts the matching items. Raise `Busy` if too many tasks are running.
 
-        The task stops when `watch` reports that its starter has lost the right.
+        The task stops when `watch` reports that the starter has lost a required right.
         """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
@@ -156,7 +159,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def list_tasks(self) -> list[Task[Order]]:
-        """Return the tasks, newest first."""
+        """Return all running and kept tasks, newest first."""
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
@@ -171,7 +174,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current slice. Do not change a task that has ended."""
+        """Stop a task after its current slice; a task that has ended is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._stop_task(task, "an operator stopped it")
@@ -179,14 +182,14 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def close(self) -> None:
-        """Stop all tasks, because the broker ends."""
+        """Stop all tasks before the broker stops."""
         for task_id in self._runs:
             self._stop_task(self._tasks[task_id], "the broker ends")
         if self._runs:
             await asyncio.wait(self._runs.values())
 
     def _stop_task(self, task: Task[Order], why: str) -> None:
-        """End a task after its current slice, or at once while it counts. Do nothing if the work is done."""
+        """Stop a task after its current slice, or immediately during the count; ended work is not changed."""
         if self._runs[task.id].done():
             return
         task.why = task.why or why
@@ -211,18 +214,18 @@ class Tasks(ABC, Generic[Order]):
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
-        with suppress(TidewheelError):  # without a core the store is rebuilt, and this entry is lost
+        with suppress(TidewheelError):  # The entry is lost if the core is being rebuilt.
             self._live.decide(self._live.core.journal.add_entry, self._entry_of(task))
 
     def _entry_of(self, task: Task[Order]) -> Entry:
-        """Return the journal entry for the end of a task; the entry for its start has the user and filter."""
+        """Return the journal entry for the end of a task; the start entry contains the user and filter."""
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
         verb = f"{self.what}: task ended ({task.order.verb.value})"
         return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """Remove the oldest ended tasks beyond the limit."""
+        """Remove the oldest ended tasks if there are more than `TASKS_KEPT_MAX` tasks."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

@@ -1,17 +1,15 @@
-"""Queries over many timers do not block the loop, because they read bounded numbers of timers by time
-windows.
+"""Splits queries over many timers into time windows, so that a query does not block the event loop.
 
-The core answers a query at once, and for some filters reads the record of every timer. A long query is
-therefore split into pieces of its time window. A piece is wider where timers are sparse, and the loop serves
-other calls between pieces. The number of timers in a piece is adapted to the time that the last piece took
-(`QueryPace`), because reads of partition rows are fast and reads of records are slow. A query may or may not
-return concurrent changes. Unchanged timers are returned once.
+The core runs a query without a pause, and for some filters reads the record of every timer. A long query is
+therefore split into pieces of its time window. A piece is wider where timers are sparse, and the event loop
+serves other calls between pieces. The number of timers in a piece is adapted to the duration of the previous
+piece (`QueryPace`), because reads of partition rows are fast and reads of records are slow. A query may or
+may not return concurrent changes, but returns each unchanged timer once.
 
-Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
-by its bytes (`TimerViews.search`), also within one millisecond, although such a window cannot be split. A
-filter with texts looks up its key in `KEYS_AT_ONCE` topics and searches `RECORDS_AT_ONCE` records of timers
-set since the last checkpoint in one turn of the loop. Weak spot: each query scans
-the rows of its file once more.
+Cost: each piece requires one or two counts of a window, which read no records. The bytes of each read of
+records are bounded (`TimerViews.search`), even within a window of one millisecond, which cannot be split. A
+filter with texts looks up its key in `KEYS_AT_ONCE` topics and searches `RECORDS_AT_ONCE` records in the log
+in one turn of the event loop. Weak spot: each query of a piece scans the rows of the timer file again.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ Seen = TypeVar("Seen")
 
 
 class QueryPace:
-    """The number of timers to query in one turn of the loop."""
+    """The number of timers to query in one turn of the event loop."""
 
     def __init__(self) -> None:
         self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
@@ -62,7 +60,7 @@ class QueryPace:
 async def split_window(
     live: LiveBroker, wanted: TimerFilter, pace: QueryPace | None = None
 ) -> AsyncIterator[TimerFilter]:
-    """Yield a filter for each piece of the time window that contains timers."""
+    """Yield a filter for each piece of the time window of `wanted` that contains timers."""
     pace, pauses = pace or QueryPace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
@@ -83,14 +81,14 @@ async def split_window(
 
 
 async def count_timers(live: LiveBroker, wanted: TimerFilter) -> int:
-    """Count timers."""
+    """Return the number of timers that match a filter."""
     if is_simple(wanted):
         return live.query(live.core.timer_views.count, wanted)
     return sum([len(page.timers) async for page in query_pages(live, wanted)])
 
 
 async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Count timers by windows from `from_ms` on. Return pairs (start, count) for windows with timers."""
+    """Return (start, count) for each window of `width_ms` with matching timers, beginning at `from_ms`."""
     counts: Counter[int] = Counter()
     async for due_ms, number in _count_by_due_time(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
@@ -98,8 +96,8 @@ async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) 
 
 
 async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
-    """Yield pairs of a due time and the number of matching timers with this due time."""
-    if is_window(wanted):  # this query reads no records
+    """Yield pairs (due time, count) of matching timers; a due time may occur in several pairs."""
+    if is_window(wanted):  # A query by due time only reads no records.
         pace = QueryPace()
         async for piece in split_window(live, wanted, pace):
             for found in pace.run_query(live.timer_histogram, piece, 1):
@@ -113,7 +111,7 @@ async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIter
 async def query_page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
-    """Return up to `count_max` timers after the sort key `after`, by due time."""
+    """Return up to `count_max` matching timers after the sort key `after`, in order of due time."""
     found: list[PendingTimer] = []
     look_through = _query_piece if is_simple(wanted) else query_pages
     async for look in look_through(live, wanted, after):
@@ -127,7 +125,7 @@ async def query_page(
 async def query_pages(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers by due time, one page for each query."""
+    """Yield pages of matching timers in order of due time."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     pace, looked_up = QueryPace(), await _look_up(live, rest)
     async for piece in split_window(live, rest, pace):
@@ -158,7 +156,7 @@ async def _query_piece(
     pace: QueryPace | None = None,
     looked_up: LookedUp | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the timers of a piece, in several pages if there are many records."""
+    """Yield the matching timers of a piece, in several pages if the records are large."""
     pace = pace or QueryPace()
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
@@ -171,10 +169,10 @@ async def _query_piece(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter has only a time window."""
+    """Return whether a filter consists only of a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether the core can answer without reading records that do not match."""
+    """Return whether the core can evaluate a filter without reading records that do not match."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)

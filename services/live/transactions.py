@@ -1,4 +1,4 @@
-"""Transactions for callers in the loop: check-backs, and resolution by operators."""
+"""Provides check-backs and the resolution of transactions by operators to callers in the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic, and whether the producer can get check-backs now."""
+    """A producer of a topic, and whether the producer can receive check-backs now."""
 
     topic: str
     client_id: str
@@ -29,7 +29,7 @@ Producing = Callable[[str], list[ProducerView]]
 
 
 class LiveTransactions:
-    """The transactions of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
+    """The transactions of a broker; methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add the producers that `producing` returns to the lists."""
+        """Add a function that returns producers to the sources of `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:
@@ -56,7 +56,7 @@ class LiveTransactions:
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> CheckBackEntry:
-        """Send a check-back at once. Return its log entry, with the client id if a producer was found."""
+        """Send a check-back immediately, and return its entry in the check-back log."""
         question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
         return next(self.log.check_backs_of(transaction_id))
