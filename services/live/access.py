@@ -2,11 +2,11 @@
 
 The core stores sealed secrets, and this module has access to the key. A secret is generated in this module,
 returned once, and kept decrypted in memory after its first use. Only the hash of a token is stored. A change
-is confirmed once its record is durable. The key is read only when a secret is sealed or opened, so a broker
+is confirmed when its record is durable. The key is read only when a secret is sealed or opened, so a broker
 without users needs no key.
 
-A caller may lose a right while its call is waiting. The callbacks in `watching` therefore recheck the right
-as soon as a change of rights is appended to the log, which is when the change takes effect.
+A change of rights takes effect when its record is appended to the log, and may revoke a right that a waiting
+call needs. The callbacks in `watching` therefore recheck the rights of waiting calls after each change.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def noop() -> None:
 
 
 class LiveAccess:
-    """A broker's users and their rights. Methods raise `ResultUnknown` or a `TidewheelError` of the core."""
+    """The users of a broker and their rights; methods raise `ResultUnknown` and errors of the core."""
 
     def __init__(self, core: Callable[[], Access], call: Callable[..., Awaitable[int]], clock: Clock) -> None:
         self._core, self._call, self._clock = core, call, clock
@@ -82,7 +82,7 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Require authentication from now on and open every secret. Raise `WrongKey` if the key is wrong."""
+        """Require authentication, and open the secrets of all users. Raise `WrongKey` if the key is wrong."""
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
@@ -97,7 +97,7 @@ class LiveAccess:
         return secret if sealed == user.sealed else self._open(user)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Return whether a user has a right. A removed user has no rights."""
+        """Return whether a user has a right; a removed user has no rights."""
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
@@ -117,7 +117,7 @@ class LiveAccess:
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, renews: bool) -> str:
-        """Add a user, or replace the user's secret. Return the secret, which cannot be read again."""
+        """Add a user or replace the secret of a user, and return the secret, which cannot be read again."""
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
@@ -149,7 +149,7 @@ class LiveAccess:
         return self._clock.outward(self._core().tokens(user))
 
     def find_token(self, text: str) -> Token:
-        """Return the token with the given text. Raise `Unauthorized` if the token is unknown or void."""
+        """Return the token with the given text. Raise `Unauthorized` if the token is not valid."""
         return self._core().find_token(text, self._clock.now_ms())
 
     def check_token(self, token: Token) -> None:
@@ -162,7 +162,7 @@ class LiveAccess:
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Add a token for a user. Return the token's text, which cannot be read again, and the token."""
+        """Add a token for a user, and return the token's text, which cannot be read again, and the token."""
         text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
         calling = self._call(self._core().add_token, user, text, kept_ms)
         made = [one for one in self.tokens(user) if one.id == id_of(text)]
@@ -171,12 +171,12 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. The next call with the token is rejected, and long polls that use the token end."""
+        """Revoke a token, so that later calls with the token are rejected and its long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Make a change that may revoke a right, recheck waiting calls, and return once it is durable."""
+        """Apply a change that may revoke a right, recheck waiting calls, and wait until it is durable."""
         calling = self._call(verb, *arguments)
         self.check_waiting_calls()
         await calling

@@ -1,4 +1,4 @@
-"""Advance a virtual clock event by event, with the same results as if real time had passed.
+"""Advances a virtual clock event by event, with the same results as if real time had passed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
@@ -8,9 +8,10 @@ Rules:
 - The clock offset is written to disk before the records that are appended at that offset
   (`services.live.clock`).
 - The clock also stops while the next timers are being read from disk.
-- A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
-  this delay, the producer would get ten check-backs before it could answer the first.
-- A half whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the advance.
+- A producer that receives a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
+  this delay, all check-backs of a half message would be sent before the producer could answer the first one.
+- A half message whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the
+  advance.
 - Leases of connected clients are renewed during the advance; all other leases expire on time.
 - Housekeeping is not an event, and is postponed to the target time.
 - Only one advance runs at a time, and further advances are queued.
@@ -38,19 +39,19 @@ class Owner(Protocol):
         """The current core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of live clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
-        """Run the core's due work. Return False if nothing changed."""
+        """Run the due work of the core, and return whether the work had effects."""
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Return when the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
+        """Wait until the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
     async def wait_until_timers_ready(self) -> None:
-        """Return when the next due timers have been read from the disk."""
+        """Wait until the next due timers have been read from disk."""
 
     def reschedule_tick(self) -> None:
-        """Reschedule all calls that were scheduled for the previous clock time."""
+        """Reschedule the next tick after the clock was advanced."""
 
 
 class Advancing:
@@ -80,7 +81,7 @@ class Advancing:
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for a producer once it has answered its check-back, regardless of the outcome."""
+        """Stop waiting for the answer to a check-back, after any answer of the producer."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -93,8 +94,8 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # Steps that only cascade timers within a wheel are made durable once per `SILENT_STEPS_MAX`
-            # steps, to let other tasks run.
+            # Steps that only cascade timers within the timing wheel append no records. The advance yields to
+            # other tasks once per `SILENT_STEPS_MAX` such steps.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._make_step_durable()

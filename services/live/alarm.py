@@ -1,7 +1,7 @@
 """Schedules one alarm for all due work, which fires at the earliest due time and is then set again.
 
-An alarm that is early enough is kept. Without due work no alarm is set, so an idle broker sleeps. Any alarm
-fires after at most `LOOK_AGAIN_MS`, because the wall clock may jump during the sleep.
+An alarm with an earlier due time remains set. Without due work, no alarm is set, so an idle broker sleeps. An
+alarm fires after at most `LOOK_AGAIN_MS`, because the wall clock may be stepped during the sleep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Set the alarm to fire at wall time `due_ms` at the latest. Do nothing if `due_ms` is None."""
+        """Set the alarm to fire at clock time `due_ms` or earlier, or not at all if `due_ms` is None."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -48,7 +48,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Stop the alarm permanently, which makes later calls of `set` ineffective."""
+        """Stop the alarm permanently, so that later calls of `set` have no effect."""
         self._is_closed = True
         self.stop()
 

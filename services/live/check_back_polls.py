@@ -1,7 +1,7 @@
-"""Delivers check-backs by long poll to producers that have no stream.
+"""Delivers check-backs by long poll to producers that have no Telemetry stream.
 
-    poll of topics --> open --> check-back for a half of a topic   --> answered with the half
-                            --> timeout, or the broker stops       --> answered without halves
+    poll of topics --> open --> check-back for a half of a topic   --> response with the half
+                            --> timeout, or the broker stops       --> response without halves
 
 Rules:
 - A poll is queued for each of its topics while it has fewer than `count_max` check-backs, with less than
@@ -9,15 +9,15 @@ Rules:
   its task runs.
 - The check-backs of a topic rotate over the topic's polls, because each check-back moves its poll to the end
   of the queue.
-- The first poll of a topic triggers the check-backs of halves that are waiting for a producer, and each
-  check-back triggers the next check-back.
+- The first open poll of a topic triggers the check-backs of half messages that are waiting for a producer.
+  Each check-back then triggers the next check-back.
 - Unsent check-backs hold at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
-  limit delays a half, the check-backs of its topic are restarted when memory becomes available.
+  limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
   check-backs are repeated according to the check-back times of the topic.
 
-A producer gets no check-backs between two polls. A half that becomes due between two polls waits for the next
-poll without a timer. An open poll costs one entry for each of its topics.
+A producer receives no check-backs between two polls. A half message that becomes due between two polls waits
+for the next poll, and needs no timer. An open poll costs one entry for each of its topics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Read = Callable[[], Message | None]
 
 @dataclass(slots=True, frozen=True)
 class PolledHalf:
-    """A check-back of a transaction, with the half's message."""
+    """A check-back of a transaction, with the half message."""
 
     transaction_id: str
     topic: str
@@ -58,23 +58,23 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether the poll can take another check-back."""
+        """Whether the poll can accept another check-back."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """Open polls by topic. `came` is called with the topic when a topic gets its first open poll."""
+    """The open polls by topic; `came` is called with each topic that gets its first open poll."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """Topics with an open poll and a half that did not fit into the limit for `_held_bytes`."""
+        """The topics with an open poll and a half message that the limit for `_held_bytes` delays."""
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Yield a poll of some topics, which is open until the block ends."""
+        """Open a poll of `topics` for the duration of the `with` block."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -87,24 +87,30 @@ class CheckBackPolls:
             self._remove_poll(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Return when a poll has a check-back or times out, or when the broker stops."""
+        """Wait until a poll has a check-back, `seconds` have passed, or the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the number of bytes that a poll's check-backs hold in memory, or 0 after the answer is sent."""
+        """Set the number of bytes that a poll's check-backs hold in memory, or 0 after the response is sent.
+
+        If memory becomes available, restart the check-backs of the topics that were delayed.
+        """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
         assert self._held_bytes >= 0, "more bytes were released than held"
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # otherwise the next poll of the topic is its first poll
+                if topic in self._lines:  # Without an open poll, the next poll restarts the check-backs.
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
     def add_check_back(self, question: CheckBack, read: Read) -> str:
-        """Give a check-back to the topic's next poll. Return the poll's client id, or "" if there is none."""
+        """Add a check-back to the next poll of its topic, and return the poll's client id.
+
+        Return "" if the topic has no open poll, if memory is short, or if the half message is damaged.
+        """
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
             self._short[question.topic] = None

@@ -1,8 +1,8 @@
 """Keeps the latest check-backs and the producers' answers in memory.
 
-The list shows an operator why a half is still open. No decision depends on the list, because check-backs are
-counted in the log (`txn.checkback`) and the end of a half is stored as a record. After a restart the list is
-empty.
+Operators use the check-back list to find out why a half message is still open. No decision depends on the
+list, because the log counts check-backs (`txn.checkback`) and records the end of each half message. The list
+is empty after a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class CheckBackEntry:
-    """A check-back. `client_id` is `NOBODY` if no producer got it. `answer` is empty until it arrives."""
+    """A check-back, sent to the client `client_id`, or `NOBODY` if there was no producer.
+
+    `answer` is empty until the producer answers.
+    """
 
     transaction_id: str
     topic: str
@@ -37,7 +40,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[CheckBackEntry]] = {}
 
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Record a check-back. Repeated check-backs of a transaction without a producer are recorded once."""
+        """Record a check-back, unless the previous one of the transaction also had no producer."""
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
@@ -48,7 +51,10 @@ class CheckLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer, which is COMMIT, ROLLBACK or UNKNOWN and may be marked as too late."""
+        """Record the answer of a producer to the latest unanswered check-back of a transaction.
+
+        An answer is COMMIT, ROLLBACK or UNKNOWN, and may be marked as too late.
+        """
         if transaction_id not in self._by_transaction:
             return
         sent = (one for one in self.check_backs_of(transaction_id) if one.client_id)
@@ -61,7 +67,7 @@ class CheckLog:
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return up to `count_max` check-backs of a topic, newest first. An empty topic means all topics."""
+        """Return up to `count_max` check-backs of one topic, or of all if `topic` is empty, newest first."""
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]
 

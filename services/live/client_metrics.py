@@ -1,12 +1,12 @@
 """Stores the latest client metrics and their sums by topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
-                   `--> the increase is added to the sums (`sums`), which remain when it leaves
+                   `--> the increase is added to the sums (`sums`), which survive the client
 
 Clients report totals since their start, so the increase is the difference from the previous report. The first
 report of a series that is older than the broker process adds 0, because an earlier process has already
-counted the series. The last report of a departed client is kept for a while, so a client that returns is not
-counted twice. A report that a client sends while disconnecting is counted.
+counted the series. The last report of a departed client is kept, within the limit of series, so a client that
+returns is not counted twice. A report that a client sends while disconnecting is counted.
 
 Only the six metrics of the official clients are stored, with at most `CLIENT_SERIES_EACH_MAX` series for each
 client and `CLIENT_SERIES_MAX` series in all. Departed clients are evicted first. Histograms use the bounds in
@@ -26,7 +26,7 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""Upper limit for plausible measurements, which keeps sums of accepted values finite."""
+"""The upper limit for accepted measurements, which keeps the sums finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
@@ -38,7 +38,7 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 
 
 class Key(NamedTuple):
-    """Key of a series.
+    """The key of a series.
 
     `topic` and `group` are names in the store, and `status` is success, failure or empty.
     """
@@ -67,9 +67,10 @@ Series = dict[Key, Value]
 
 
 class ReportedSeries(NamedTuple):
-    """One series of a report. `began_ms` is the wall time at which the series was 0, or 0 if it is unknown.
+    """One series of a report.
 
-    If `is_new` is true, `value` is the increase since the previous report.
+    `began_ms` is the wall time at which the series was 0, or 0 if this time is unknown. If `is_new` is true,
+    `value` is the increase since the previous report.
     """
 
     key: Key
@@ -89,7 +90,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[ReportedSeries], *, is_there: bool = True) -> int:
-        """Store a full report of a connected or leaving client. Return the number of accepted series."""
+        """Store a full report of a connected or leaving client, and return the number of accepted series."""
         series = self._there.get(client_id)
         if series is None:
             series = self._departed.pop(client_id, {})
@@ -101,11 +102,11 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # last, because a report must not evict itself
+            self._departed[client_id] = series  # An earlier insertion could evict the report itself.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """Return the last report of a connected client."""
+        """Return the latest report of a connected client, or an empty mapping for any other client."""
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
@@ -125,7 +126,7 @@ class ClientMetrics:
         for series in self._there.values():
             for key, value in series.items():
                 if not isinstance(value, Histogram):
-                    found[key] += value  # type: ignore[assignment] # a Counter counts in floats, too
+                    found[key] += value  # type: ignore[assignment] # A Counter also counts floats.
         return found
 
     def _store_series(self, series: Series, one: ReportedSeries) -> bool:
@@ -176,7 +177,7 @@ def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
 def convert_histogram(
     name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float
 ) -> Histogram | None:
-    """Convert a client's bucket counts to the bounds of `BOUNDS_MS`. Return None for invalid input."""
+    """Convert a client's bucket counts to the bounds of `BOUNDS_MS`, or return None for invalid input."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):

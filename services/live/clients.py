@@ -11,9 +11,11 @@ from services.live.errors import ClientNotFound
 
 @dataclass(slots=True, frozen=True)
 class ClientView:
-    """A client. `kind`, such as PRODUCER, is empty until the settings arrive. `seen_ms` is a wall time.
+    """A connected client.
 
-    If `can_be_asked` is true, the client has an open Telemetry stream.
+    `kind` is the type of the client, such as PRODUCER, and is empty until the client has sent its settings.
+    If `can_be_asked` is true, the client has an open Telemetry stream. `seen_ms` is the wall time of the
+    client's last call.
     """
 
     client_id: str
@@ -26,19 +28,19 @@ class ClientView:
 
 
 class ClientRequests(Protocol):
-    """Requests to a client. Methods raise `ClientNotFound`, or `ClientSilent` if no answer arrives."""
+    """Requests to a client; methods raise `ClientNotFound`, or `ClientSilent` if no response arrives."""
 
     def ids(self) -> list[str]:
         """Return the ids of connected clients, in any order."""
 
     def view(self, client_id: str) -> ClientView:
-        """Return a connected client."""
+        """Return the view of a connected client."""
 
     async def stack(self, client_id: str) -> str:
         """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer consume a message again, outside its group. Return the result code."""
+        """Make a push consumer process a message again, outside its group, and return the result code."""
 
     def reconnect(self, client_id: str) -> None:
         """Make a client reconnect."""

@@ -1,12 +1,12 @@
-"""The broker's time is real time or, with a virtual clock, real time plus an offset that never decreases.
+"""Provides the broker time, which is real time or, with a virtual clock, real time plus an offset.
 
-The core uses the broker's time, whereas callers use real time, even for due times. A virtual clock therefore
-converts absolute times between callers and the core. The times in requests (the times of a message, and the
-new due time of a timer) are shifted by the offset, and the times in answers are shifted back. The table
-`_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
-later, regardless of the offset of the clock. Durations (leases, long polls) are not converted. Cron schedules
-run on the broker's clock. In an occurrence, `at_ms` is converted for callers like every other time, but
-`local` remains the local time on the clock of the schedule.
+The core uses broker time, whereas callers use real time, even for due times. A virtual clock therefore
+converts absolute times between callers and the core. The offset, which never decreases, is added to times in
+requests and subtracted from times in responses. The table `_CHANGES` lists the types that contain times. A
+message with a delay of 60 seconds becomes due 60 seconds later, regardless of the offset of the clock.
+Durations (leases, long polls) are not converted. Cron schedules run in broker time. In an occurrence, `at_ms`
+is converted for callers like every other time, but `local` remains the local time on the clock of the
+schedule.
 
 Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
 a monotonic clock (`counted_ms`), and each step is reported (`set_step_callback`) before any later time is
@@ -67,7 +67,7 @@ class KeptOffset:
         self._kept_ms, self._turn = offset_ms, 0
 
     def keep(self) -> None:
-        """Make a changed offset durable. Raise OSError if the disk fails."""
+        """Make a changed offset durable. Raise `OSError` if the disk fails."""
         assert self.offset_ms >= self._kept_ms, "time does not go back"
         if self._kept_ms != self.offset_ms:
             layout.keep_clock(self._disk, self.offset_ms, self._turn)
@@ -77,7 +77,7 @@ class KeptOffset:
 def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
     """Return the clock offset of a store, or None for real time.
 
-    Raise `WrongClock` if the clock kinds differ.
+    Raise `WrongClock` if the store was written with another kind of clock.
     """
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
@@ -99,10 +99,10 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """Clock for the core and its callers, which converts between their times.
+    """The clock of the core, which converts between broker time and the real time of callers.
 
-    `counted_ms` is a monotonic clock in ms. If it is None, `real_ms` is assumed to be monotonic. Only `begin`
-    is thread-safe.
+    `counted_ms` returns the time of a monotonic clock in ms. If `counted_ms` is None, `real_ms` is assumed to
+    be monotonic. Only `begin` is thread-safe.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Clock:
         self._step_callback: Callable[[int, int], None] = ignore_step
 
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
-        """Call `tell` with the broker's time before and after each step of the system clock."""
+        """Set the callback for clock steps, which gets the broker time before and after each step."""
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the broker's time. Steps of the system clock are reported from this call onwards."""
+        """Return the broker time, and ignore all earlier steps of the system clock."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
@@ -137,14 +137,14 @@ class Clock:
 
     @property
     def offset_ms(self) -> int:
-        """The lead of the broker's time over real time, in ms."""
+        """The lead of broker time over real time, in ms."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the broker's time, after reporting any step of the system clock."""
+        """Return the broker time, after reporting any step of the system clock."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
-            real_ms = self.real_ms()  # the step was measured after the first read
+            real_ms = self.real_ms()  # The step was measured after the first clock read.
             now_ms = real_ms + self.offset_ms
             self._step_callback(now_ms - step_ms, now_ms)
             return now_ms
@@ -157,16 +157,16 @@ class Clock:
         self._kept.offset_ms = offset_ms
 
     def keep(self) -> None:
-        """Make a changed offset durable. Raise OSError if the disk fails while the offset is written."""
+        """Make a changed offset durable. Raise `OSError` if the disk fails."""
         if self._kept is not None:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Convert the times in a caller's value to the broker's time. A bare number is not converted."""
+        """Convert the times in a value from a caller to broker time; a plain number is not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
-        """Convert the times in a value from the core to the time of callers."""
+        """Convert the times in a value from the core to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
@@ -188,7 +188,10 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Shift the times in the named fields and in the message. The values 0 and None mean no time."""
+    """Return a function that shifts the times in the named fields and in the message.
+
+    The values 0 and None are not shifted, because they represent the absence of a time.
+    """
 
     def changes(value: Any, by_ms: int) -> Changes:
         found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
@@ -199,7 +202,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
-    """Shift the times inside the named fields."""
+    """Return a function that shifts the times within the values of the named fields."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 
@@ -227,7 +230,7 @@ def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Shift the time bounds that are set."""
+    """Return the shifted time bounds of a filter; default bounds are not shifted."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

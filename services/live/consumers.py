@@ -1,4 +1,4 @@
-"""Describes the connected consumers that the client port reports to the interfaces."""
+"""Describes the connected consumers that the client port reports to the other interfaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ConsumerView:
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
 """Yield the consumers of a group, or of all groups if the name is empty, in any order.
 
-Yield None for each client that does not match, so the caller can pause."""
+Yield None for each client that does not match, so that the caller can pause."""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:

@@ -1,11 +1,11 @@
-"""Dead letter tasks redrive or purge a group's dead letters under the rules of `services.live.tasks`.
+"""Implements tasks that redrive or purge the dead letters of a group (`services.live.tasks`).
 
     count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
 
-A dead letter that is redriven and dead-lettered again gets an offset of at least `end_offset`, so a task
-never handles a message twice. If a rate is set, a slice contains the dead letters for a tenth of a second, so
-receivers of the target see no bursts. A dead letter that another call has redriven or purged in the meantime
-is counted under TW-152.
+A message that is redriven and dead-lettered again gets an offset of at least `end_offset`, so a task never
+processes a message twice. If a rate is set, each slice contains the dead letters for a tenth of a second,
+which avoids bursts at the receivers of the target. A dead letter that another call has redriven or purged is
+counted under the error code TW-152.
 
 A task reads every dead letter of its group twice, and holds one page in memory while it runs.
 """
@@ -30,7 +30,7 @@ SLICES_PER_SECOND = 10
 
 
 class DeadLetterVerb(Enum):
-    """The action that a task performs on each dead letter."""
+    """The operation of a task on each dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"
@@ -43,8 +43,8 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterOrder:
     """An order for a task that purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, a dead letter returns to its original topic, where only its own group receives it.
-    The rate is at most `per_second` dead letters per second, where 0 means no limit.
+    If `target` is empty, a dead letter is redriven to its original topic, for its own group only. The rate is
+    at most `per_second` dead letters per second, where 0 means no limit.
     """
 
     verb: DeadLetterVerb
@@ -63,7 +63,7 @@ class DeadLetterOrder:
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """Return the minimum time in seconds for handling `count` dead letters."""
+        """Return the minimum time, in seconds, for the processing of `count` dead letters."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -86,7 +86,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.end_offset(self._live, order.group)
 
     async def _work(self, task: DeadLetterTask) -> None:
-        """Handle the dead letters that existed when the task began, oldest first."""
+        """Process the dead letters that existed at the start of the task, oldest first."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count_dead_letters(
             self._live, order.group, order.wanted, end_offset
@@ -116,7 +116,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Perform the operation on a dead letter. Return the verdict or the error code.
+        """Perform the operation on a dead letter, and return the verdict or the error code.
 
         `back` is the set of topics to which a dead letter may return, or None if the order does not return
         dead letters.

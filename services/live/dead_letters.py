@@ -23,7 +23,7 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter of dead letters. A dead letter must match every given condition.
+    """A filter of dead letters, which matches if every given condition matches.
 
     `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
     an error. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
@@ -37,7 +37,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches the filter. The filter's key may also be the message id."""
+        """Return whether a dead letter matches the filter; `key` may also be the message id."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -71,7 +71,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return one dead letter. Raise `MessageNotFound` if the group has no dead letter at this offset."""
+    """Return the dead letter of a group at `queue_offset`. Raise `MessageNotFound` if there is none."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []

@@ -1,21 +1,22 @@
-"""Sends each answer once the log is durable up to the offset that the answer depends on.
+"""Sends each answer when the log is durable up to the offset on which the answer depends.
 
-Answers are queued in the order in which they were decided. A flush releases all answers whose records it made
-durable. An answer that depends on older records than the answer before it is sent together with that answer.
+Answers are queued in the order in which they were decided. A flush releases all answers whose records are
+durable after the flush. If an answer depends on older records than its predecessor in the queue, both answers
+are sent together.
 
 A cluster leader may have been paused while another node took over. Answers of a paused leader about *past*
-events remain true, because they depend on a record that the cluster accepted. Answers about *current* state
-(not found, not leased, empty) need a proof of leadership, which is an accepted record whose append began
-after the call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases all answers
-that waited for it. A refusal also needs a proof, because a refusal implies that no earlier call has stored
-the message. If the node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack
-of resources therefore waits at most OWN_MS, and then reports the cause and an unknown result.
+events remain true, because such an answer depends on a record that the cluster accepted. Answers about the
+*current* state (not found, not leased, empty) need a proof of leadership, which is an accepted record whose
+append began after the call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases
+the answers that waited for it. A refusal also needs a proof, because a refusal implies that no earlier call
+has stored the message. If a node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal
+for lack of resources therefore waits at most OWN_MS, and then reports the cause and an unknown result.
 
 A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
 refuses all waiting answers. Later answers are refused whenever the log advances, until `release` is called.
 
-Each waiting answer costs one deque entry. An answer that depends only on durable records waits for a proof in
-a cluster, and otherwise does not wait.
+Each waiting answer costs one deque entry. In a cluster, an answer that depends only on durable records waits
+for a proof. On a single node, such an answer is sent immediately.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""Offset of a refusal for lack of the node's own resources, which waits at most OWN_MS for a proof."""
+"""The offset of a refusal for lack of the node's own resources, which waits at most OWN_MS for a proof."""
 _HELD: Final = OWN_MEANS - 1
 """The durable end while answers are held, which is below the offset of every answer."""
 OWN_MS: Final = 1_000
-"""Maximum wait in ms of a refusal for lack of the node's own resources. A proof takes a few ms."""
+"""The maximum wait, in ms, of a refusal for lack of the node's own resources; a proof takes a few ms."""
 
 
 class AnswerReceiver(Protocol):
-    """A receiver of an answer."""
+    """A receiver of an answer, such as a response stream or a waiting coroutine."""
 
     def answer(self, answer: Any) -> None:
-        """Send the answer, which no longer needs to wait."""
+        """Send the answer."""
 
     def refuse(self, error: TidewheelError) -> None:
-        """Send an error, because the durability of the record is unknown."""
+        """Send an error instead of the answer."""
 
 
 class LeadershipProofs(NamedTuple):
@@ -56,11 +57,11 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_own_refusal() -> None:
-    """Do nothing, which lets refusals for lack of the node's own resources wait without a limit."""
+    """Do nothing, so that refusals for lack of the node's own resources wait without a limit."""
 
 
 class Answers:
-    """The durable end of the log, and the answers that wait for it.
+    """The durable end of the log, and the answers that wait for a later durable end or for a proof.
 
     `own_waits` is called when a refusal for lack of the node's own resources begins to wait, and schedules a
     call of `fail_own_refusals`.
@@ -76,15 +77,14 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Answers that need no record, each with the time (ms) after which a proof must begin."""
+        """The answers that wait for a proof, each with the time (ms) after which the proof must begin."""
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Refusals for lack of own resources, each with the time (ms) after which a proof must begin.
-        """
+        """The refusals for lack of own resources, each with the time (ms) after which a proof must begin."""
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
     def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
-        """Send an answer once the log is durable up to `offset`."""
+        """Send an answer when the log is durable up to `offset`, after a leadership proof if needed."""
         if offset > self.offset:
             self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
@@ -99,14 +99,14 @@ class Answers:
             self._proving.prove()
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Return once the log is durable up to `offset`. Raise the error if the answer is refused."""
+        """Wait until the log is durable up to `offset`. Raise the error if the answer is refused."""
         if offset > self.offset or self._proving is not None:
             sleeper = WaitingCoroutine()
             self.send_when_durable(offset, sleeper, None)
             await sleeper.future
 
     def confirm_leadership(self, began_ms: int) -> None:
-        """Send the answers given before `began_ms`, the time when the append of an accepted record began."""
+        """Send the answers that were decided before `began_ms`, at which the append of a proof began."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -115,9 +115,9 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Send `error` for refusals in `_own` that have waited OWN_MS.
+        """Send `error` for refusals for lack of own resources that have waited OWN_MS.
 
-        Return whether any refusal still waits.
+        Return whether any such refusal still waits.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -125,13 +125,13 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse all present and future answers that need a proof, because no more proofs will arrive."""
+        """Refuse all present and future answers that need a proof, because no further proof will arrive."""
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Advance the durable offset and send all answers up to it, or refuse them while answers are held."""
+        """Advance the durable offset, and send all answers up to it, or refuse all answers during a hold."""
         if self._held is not None:
             self.hold(self._held)
             return
@@ -142,7 +142,7 @@ class Answers:
             one.answer(answer)
 
     def refuse(self, error: TidewheelError, offset: int) -> None:
-        """Refuse all waiting answers, and restart from `offset`."""
+        """Refuse all waiting answers, and set the durable offset to `offset`."""
         self.offset = offset if self._held is None else _HELD
         refused, self._waiting = [*self._waiting, *self._take_unproven()], deque()
         for _, one, _ in refused:
@@ -154,12 +154,12 @@ class Answers:
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
-        """Refuse waiting answers with `error`, and refuse later ones at each call of `hold` or `advance`."""
+        """Refuse waiting answers with `error`; later calls of `hold` or `advance` refuse later answers."""
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """Stop refusing answers. Send the answers up to the durable `offset` or let them wait for a proof."""
+        """End a hold, and send the waiting answers up to the durable `offset`, after a proof if needed."""
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
         for durable_at, one, answer in waiting:
