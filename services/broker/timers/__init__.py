@@ -1,1 +1,1 @@
-"""Implements delayed messages: records, files, delivery, verbs, and repair after damage."""
+"""Implements delayed messages, with their records, files, delivery, operations, and repair after damage."""

@@ -5,10 +5,10 @@ time of the timer, so a crash keeps both or neither. A MOVE or FIRE verb needs a
 appended immediately before the message. The result of a verb is stored in the message property
 `TW_TIMER_VERDICT`, and the first word of the property is the verdict.
 
-A verb is checked only when its message is sent. A later commit of a half message does not repeat the check,
-even on a broker with different limits or a different clock.
+A verb is checked only when its message is sent. The commit of a half message does not repeat the check, even
+on a broker with different limits or a different clock.
 
-A verb with the wrong topic matches no timer, but its message is still stored unless the verb is strict
+A verb with the wrong topic matches no timer, but the message is still stored unless the verb is strict
 (`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb can be
 any text.
 
@@ -30,7 +30,7 @@ from tidewheel import property_names
 
 
 class VerbExecutor:
-    """The executor of timer verbs in messages."""
+    """Executes the timer verbs in messages."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers

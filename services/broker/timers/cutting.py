@@ -4,12 +4,11 @@
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed part of a record (`commitlog.record.HEAD_V4`). Each property is a name, \\x01, a value,
-and \\x02. Only the most common kind of record is cut: a record that has IPv4 hosts and a message id, and ends
-with the two properties of its target. All other records, such as records of moved timers or records with a
+and \\x02. Only the most common kind of record is cut, which has IPv4 hosts and a message id, and ends with
+the two properties of its target. All other records, such as records of moved timers or records with a
 verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
 
-The loop over the records is deliberately a single function, because a checkpoint spends most of its time in
-this loop.
+The loop over the records is a single function, because a checkpoint spends most of its time in this loop.
 
 Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
 the order changed, every record would be decoded, which is slower but still correct.
@@ -50,7 +49,7 @@ class RealTopic(NamedTuple):
 
 
 class Cut:
-    """Ready records, cut from the sound `stored` records of the timers at `timer_offsets`."""
+    """The ready records that were cut from the sound `stored` records of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
@@ -94,8 +93,8 @@ class Cut:
         for place, (one, timer_offset, size, plain) in enumerate(of_each):
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
-            # Search from the right: a producer's property may look like a target, but the broker writes the
-            # target last, and `_target` accepts no bytes after the target.
+            # The search starts at the right, because a producer's property may look like a target. The broker
+            # writes the target last, and `_target` accepts no bytes after the target.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
@@ -103,8 +102,8 @@ class Cut:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # This test is only a prefilter, because the name of another property may have the same ending.
-            # The caller checks the names.
+            # The test may also match another property whose name has the same ending, so the caller checks
+            # the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset

@@ -1,39 +1,38 @@
-"""Repairs damaged timer files: each lost timer is rebuilt from another copy or ends as UNREADABLE.
+"""Repairs damaged timer files; each lost timer is rebuilt from another copy or ends as UNREADABLE.
 
     CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
     a split   --- finds damage when it copies a file                                         ---+     |
                                                                                                       v
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
-    step      the core appends those with a readable copy again, and ends the others
+    repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are computed exactly: the result is the set of named timers that are due in the window of
-the damaged file, minus the timers in any sound batch or in memory, and minus the timers that have ended. If
-the result has fewer rows than the snapshot records, the log is read as well, because a timer without a
-message id may have no name. A gap may also have contained tombstones, so rows of ended timers in the window
-are deleted again. Ends are kept as long as a timer due at the same time may be waiting in a damaged file. All
-timers due before `Partitions.undone_ms` have ended.
+The timers in a gap are the named timers that are due in the window of the damaged file, minus the timers in
+any sound batch or in memory, and minus the timers that have ended. If there are fewer such timers than lost
+rows, the log is read as well, because a timer without a message id may have no name. A gap may also have
+contained tombstones, so rows of ended timers in the window are deleted again. Ends are kept as long as a
+timer due at the same time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have
+ended.
 
-A rebuilt timer is a new log record, which replaces the old timer as if the timer were moved to the same time.
-A rebuilt timer is therefore durable and delivered once, and a crash during the repair loses no timer. The
-record of a rebuilt timer is read from the log or from an older timer file. Files that cover a time in doubt
-are therefore kept from the detection of damage until a checkpoint begins after all timers are rebuilt. After
-a start, no timer file is deleted until every file has been verified. Until then the times in doubt are
-unknown, because the result of the last rescue may have been lost. A sound row with a damaged record is
-repaired in the same way as a gap. A timer is also repaired if its damage was found when the timer was due or
-when a checkpoint copied the timer (`Timers.in_doubt`), because late delivery is better than no delivery. A
-timer without a readable record in the log or in an older file ends as UNREADABLE: it is counted and listed,
-and is never pending again.
+A rebuilt timer is a new log record, which replaces the old timer like a move to the same due time. A rebuilt
+timer is therefore durable and delivered once, and a crash during the repair loses no timer. The record of a
+rebuilt timer is read from the log or from an older timer file. Files that cover a time in doubt are therefore
+kept from the detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no
+timer file is deleted until every file has been verified, because the times in doubt are unknown before. A
+sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if its damage
+was found when the timer was due or when a checkpoint copied the timer (`Timers.in_doubt`), because late
+delivery is better than no delivery. A timer without a readable record in the log or in an older file ends as
+UNREADABLE. An UNREADABLE timer is counted and listed, and is never pending again.
 
-Cost: if no file is damaged, only the checks take time. A rescue reads names and ends once, and takes 16 bytes
-of memory per timer in the window.
+Cost: without damage, only the checks take time. A rescue reads names and ends once, and uses 16 bytes of
+memory for each timer in the window.
 
 If the disk cannot read any file, read errors are not evidence of damage. In this case the rescue fails and is
 retried.
 
-Weak spot: if the names or the log are damaged as well, some lost timers may not be identified. Unidentified
-timers are counted in `unknown_count` if the snapshot's row count reveals the loss. For a file that was split,
-even the number of lost timers is unknown.
+Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The row counts in
+the snapshot reveal unidentified timers, which are counted in `unknown_count`. For a file that was split, even
+the number of lost timers is unknown.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""The number of files per folder whose first byte a rescue reads to test the disk."""
+"""The number of files in each folder whose first byte a rescue reads to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
-    """A sound row with a damaged record: its sort position, the number of its queue, and its file."""
+    """The sort position, queue number, and file of a sound row with a damaged record."""
 
     due_ms: int
     timer_offset: int
@@ -100,7 +99,7 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A check of files in a worker thread, with the files to verify and the damage found."""
+    """A verification of files in a worker thread, with the files to verify and the damage found."""
 
     files: list[tuple[Slot, File, int]]
     """The timer files to verify, each with the byte position at which the check begins."""
@@ -148,7 +147,7 @@ class LogPass:
     def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
         """Verify the next bytes, and return the damage found, clipped at `until`. Raise OSError."""
         self.is_done = True
-        with suppress(StoreError):  # an error that prevents reading the log was reported at the start
+        with suppress(StoreError):  # An unreadable log has been reported at startup.
             if self._scan is None or self._checking is None:
                 self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
                 self._checking = self._scan.checking()
@@ -170,7 +169,7 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
     """Yield the rows of a batch whose records do not match their CRCs."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
-    content.extend(bytes(batch.end - batch.position - len(content)))  # a truncated file: zeros fail each CRC
+    content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros fail each CRC.
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
@@ -229,7 +228,7 @@ class RepairJob:
             self.blocked = error.detail
             return
         self._find_copies(disk)
-        self._require_reading(disk)  # the disk may have failed during the search
+        self._require_reading(disk)  # The disk may have failed during the search.
 
     def _require_reading(self, disk: Disk) -> None:
         folders = (COMMITLOG, TIMERS, TIMER_NAMES)
@@ -239,17 +238,17 @@ class RepairJob:
     def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
         """Find the missing timers and the revived timers of a window.
 
-        A missing timer has a name and a due time in the window, has not ended, and is neither in a sound
-        batch nor in memory. A revived timer has ended, but is in a sound batch at or after the watermark,
-        because a gap has destroyed its tombstone and memory contains no other tombstone.
+        A missing timer is due in the window, has not ended, and is neither in a sound batch nor in memory. A
+        revived timer has ended, but is in a sound batch at or after the watermark, because a gap has
+        destroyed its tombstone and memory contains no other tombstone.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named_timers(disk, from_ms, until_ms)
         wanted = _exclude(wanted, held)
         ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # If there are fewer timers than lost rows, some timers have no message id. Reading the log is
-        # expensive, so the log is read only if names do not account for all lost rows.
+        # If there are fewer named timers than lost rows, some timers have no message id. The log is read only
+        # in this case, because reading the log is expensive.
         if not is_sure or len(_exclude(wanted, ended)) < lost_count or self._is_split():
             wanted = _exclude(
                 _unique_timers(np.concatenate([wanted, self._logged_timers(disk, from_ms, until_ms)])), held
@@ -257,8 +256,7 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark need no tombstone, because their timers have ended, even if some ends are
-        # forgotten.
+        # Rows before the watermark need no tombstone, because their timers have ended.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
@@ -413,7 +411,7 @@ def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
 
 
 class TimerRepair:
-    """The scheduler of checks and rescues, which repairs damaged timer files.
+    """Schedules checks and rescues, and repairs damaged timer files.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
                                                        --done of a check, or failed-------------> idle
@@ -450,7 +448,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check, and report damage to names, ends, and keys found by a checkpoint."""
+        """Allow the next check, and report damage to names, ends, and keys that a checkpoint has found."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -459,10 +457,10 @@ class TimerRepair:
         self.report_indexes()
 
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
-        """Check more timer files on a follower, after a checkpoint.
+        """Check the next timer files on a follower, after a checkpoint.
 
-        Once all timer files are checked, the follower may also delete older files. Damage is repaired only
-        after the node becomes the leader.
+        When all timer files have been checked, the follower may also delete older files. Damage is repaired
+        only after the node becomes the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -472,13 +470,13 @@ class TimerRepair:
         job = self._running = self._check()
         try:
             job.run(disk)
-        except OSError:  # retried after the next checkpoint
+        except OSError:  # The check is retried after the next checkpoint.
             self.requeue_job(job)
         else:
             self.complete_job(job)
 
     def allow_check(self) -> None:
-        """Allow the next check to begin now."""
+        """Allow the next check to begin."""
         self._may_check = True
 
     @property
@@ -491,7 +489,7 @@ class TimerRepair:
     def doubtful_times(self) -> TimesInDoubt:
         """Return the times in doubt for a checkpoint that is about to begin."""
         spans = self._in_doubt()
-        if self._has_checked_all:  # all damage is known, and its times stay in doubt until the repair
+        if self._has_checked_all:  # All damage is known, and its times are in doubt until the repair.
             self._partitions.release_older()
         is_rescuing = isinstance(self._running, RepairJob) or self._applying is not None
         return TimesInDoubt(spans, self._in_doubt, is_rescuing)
@@ -509,7 +507,7 @@ class TimerRepair:
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
-        in_doubt = [*tuple(self._timers.in_doubt.values())]  # a copy, since a worker may call this
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # A worker thread may call this method.
         in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
@@ -571,7 +569,7 @@ class TimerRepair:
             ):
                 self._repair_timer(*self._left.popleft(), now_ms)
                 count += 1
-        except StoreDamaged as error:  # the next start rebuilds unreadable ends
+        except StoreDamaged as error:  # The next start rebuilds unreadable ends.
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
@@ -596,7 +594,7 @@ class TimerRepair:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer waits; before the watermark it has ended, even if its end is forgotten."""
+        """Return whether a timer is after the watermark and has no readable end."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
@@ -670,7 +668,7 @@ class TimerRepair:
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.find_end(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
-            return  # cancelled, moved or fired since the rescue began
+            return  # The timer was cancelled, moved or fired after the rescue began.
         timer = self._find_record(timer_offset)
         if timer is None:
             self._lost_count += 1

@@ -1,4 +1,4 @@
-"""Encodes the recall handle of a delayed message as base64url of `v1 topic broker due_ms message_id`.
+"""Encodes the recall handle of a delayed message, as base64url of `v1 topic broker due_ms message_id`.
 
 The format is that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain a blank.
 """

@@ -13,13 +13,13 @@ Cost: a timer that is delivered alone takes 47 to 65 us, including its share of 
 run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us, so delivering two timers per
 millisecond as runs would occupy a whole core and make every timer late.
 
-Late deliveries are counted under the first cause in this list that applies:
+Each late delivery is counted under the first cause in the following list that applies:
 
-    restart     it was due before the store was opened
-    clock       the clock jumped past it
-    cold_read   its partition was not read when it was due
-    disk        delivery paused for the disk
-    burst       more timers were due at once than could be delivered at once
+    restart     the timer was due before the store was opened
+    clock       the clock was stepped past the due time
+    cold_read   the partition of the timer had not been read at the due time
+    disk        delivery was paused because of unflushed bytes
+    burst       more timers were due than could be delivered at the due time
 
 Weak spot: all late timers of a run are counted under the cause of the first late timer, even if the causes
 differ.
@@ -64,7 +64,7 @@ class TimerDelivery:
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._store, self._timers = store, timers
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()  # not shared: a checkpoint's worker uses `timers.queues`
+        self._near_queues = QueueTable()  # A checkpoint's worker thread uses `timers.queues`.
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
@@ -73,7 +73,7 @@ class TimerDelivery:
         """The due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
-        """Record a forward jump of the clock, which explains the lateness of timers due within the jump."""
+        """Record a forward step of the clock, so that timers due within the step count as late by `clock`."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
@@ -106,8 +106,8 @@ class TimerDelivery:
         if self._timers.is_waiting_for_disk():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
-        # The next timer of the wheel must wait while an earlier head of the partitions is being read, so the
-        # wheel is not polled.
+        # While an earlier head of the partitions is being read, the next timer of the wheel must wait, and
+        # does not determine the time of the next call.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
@@ -115,8 +115,8 @@ class TimerDelivery:
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
 
-        This method merges two sorted sources: the timers of each source are delivered up to the head of the
-        other. Within a millisecond, the run is delivered first, hence the `- 1` for the wheel.
+        This method merges two sorted sources, and delivers the timers of each source up to the head of the
+        other source. Within a millisecond, the timers of the due run are delivered first.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
@@ -124,14 +124,14 @@ class TimerDelivery:
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers after the
-                # watermark from the partitions. `max` is needed because the due time is before the watermark
-                # after the clock was set back.
+                # watermark from the partitions. After the clock was set back, due times may be before the
+                # watermark, which never moves backwards.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _ALONE_COUNTS
         # Rows are delivered up to the next timer of the wheel, but at least up to the millisecond of the
-        # head: otherwise neither source would proceed if both had timers due in that millisecond.
+        # head. Otherwise, neither source would proceed if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
@@ -148,7 +148,7 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Deliver timers from the wheel together, or return False if a record is missing from the log.
+        """Deliver timers from the wheel together, and return whether all their records are readable.
 
         If the result is False, no timer was delivered, and the caller delivers the timers one by one.
         """
@@ -173,7 +173,7 @@ class TimerDelivery:
         self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append a ready message; its lateness counts from the later of its set time and its due time."""
+        """Append a ready message, and record its lateness relative to the later of set time and due time."""
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
         late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
@@ -292,10 +292,10 @@ class TimerDelivery:
     def _read(self, path: str, rows: Rows) -> bytearray:
         """Return the records of rows in one contiguous buffer, reading neighbouring records together.
 
-        Rows are sorted by due time, but their records are stored in the order in which the timers were set.
-        Rows are therefore sorted by record position, and a new span begins where the gap to the previous
-        record is too wide. All spans are read in one call, and `shifts` maps each position in the file to its
-        position in the bytes read. Finally, the records are copied in row order.
+        The rows are sorted by due time, but their records are stored in the order in which the timers were
+        set. The rows are therefore sorted by record position, and a new span begins where the gap to the
+        previous record exceeds `_GAP_BYTES_MAX`. All spans are read in one call, and `shifts` maps each
+        position in the file to its position in the bytes read. Finally, the records are copied in row order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -304,7 +304,7 @@ class TimerDelivery:
         heads = firsts[begins]
         tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
         read = zip(heads.tolist(), (tails - heads).tolist(), strict=True)
-        stored = self._timers.read_spans(path, list(read))  # missing bytes are zeros, which fail their CRC
+        stored = self._timers.read_spans(path, list(read))  # Missing bytes are zeros, which fail the CRC.
         shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
         starts = np.empty(len(rows), np.int64)
         starts[order] = firsts + shifts
@@ -322,7 +322,7 @@ class TimerDelivery:
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver a timer with a damaged or missing partition record, if the log still has the record.
 
-        If the log does not have the record, a rescue also searches older files a moment later
+        Otherwise, the timer is registered for a rescue, which also searches older files
         (`services.broker.timers.mending`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
@@ -339,7 +339,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries; the columns hold topic number n from `begins[n]` to `begins[n + 1]`."""
+        """Count late deliveries; `begins[n]` to `begins[n + 1]` are the rows of topic number n."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)

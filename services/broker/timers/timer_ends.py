@@ -7,7 +7,7 @@ Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
 A timer that is in `names` and not in `ends` is pending. A fact contains an event and its times, and does not
-depend on `history_ms`, because each process that opens the store may have a different value of this setting:
+depend on `history_ms`, because each process that opens the store may have a different value of this setting.
 
 1. A fact expires `history_ms` after its last time (`last_ms`), which is the later of set time and due time
    for a name, and the later of end time and due time for an end. The end of a timer therefore never expires
@@ -17,10 +17,10 @@ depend on `history_ms`, because each process that opens the store may have a dif
    is part of the snapshot, because dropped ends are not restored when a longer history is set later.
 3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
    `history_ms` ago. A forgotten timer never counts as pending.
-4. The history of a waiting timer is kept regardless of its lateness, because expiry in merges is relative to
+4. The names of a waiting timer are kept regardless of its lateness, because expiry in merges is relative to
    the earliest waiting timer.
 
-Memory: the facts added since the last checkpoint, and Bloom filters with about 12 bits per fact.
+Memory: the facts added since the last checkpoint are in memory, with Bloom filters of about 12 bits per fact.
 
 An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
 
@@ -123,7 +123,7 @@ class TimerEnds:
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """The ends of timers with a `known_ms` before this time may have been dropped."""
+        """The time (ms) before which merges may have dropped the ends of timers, compared with `known_ms`."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
@@ -133,7 +133,7 @@ class TimerEnds:
         return self.names.is_full or self.ends.is_full
 
     def find_named(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` if unreadable."""
+        """Return the newest timer with a name, pending or ended, or None. Raise `StoreDamaged`."""
         return self.find_by_hash(name_hash(name))
 
     def find_by_hash(self, words: NameWords) -> NamedTimer | None:
@@ -163,7 +163,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool column that marks the timers that have ended. Raise `StoreDamaged`."""
+        """Return a bool column that is true for timers that have ended. Raise `StoreDamaged`."""
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -199,7 +199,7 @@ class TimerEnds:
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write facts that exceed the memory limit during log replay. See `to_write` for `now_ms`."""
+        """Write facts that exceed the memory limit during log replay; `now_ms` is as in `to_write`."""
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
@@ -207,15 +207,15 @@ class TimerEnds:
     def to_write(self, now_ms: int) -> EndsToWrite:
         """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time rather than a clock reading, which may be wrong, and is never later
-        than the earliest waiting timer.
+        `now_ms` is the newest store time, because the clock may be wrong, or the due time of the earliest
+        waiting timer if this time is earlier.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Adopt the runs of a durable checkpoint, which replace the facts and runs written or merged."""
+        """Adopt the runs of a durable checkpoint, which replace facts in memory and merged runs."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
@@ -279,5 +279,8 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return the text that is hashed for a name: the message id, or the key with a prefix illegal in ids."""
+    """Return the text that is hashed for a name, which is the message id or the key with a prefix.
+
+    The prefix is not legal in a message id.
+    """
     return message_id or f"\x01{key}"

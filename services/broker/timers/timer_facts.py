@@ -1,15 +1,15 @@
-"""Rebuilds timer names and ends at startup if one of their files is damaged. The rebuild has four steps:
+"""Rebuilds timer names and ends at startup if a file of names or ends is damaged.
 
 1. The readable facts of the damaged runs are kept.
-2. The log is read up to the snapshot, because all later records are replayed anyway.
+2. The log is read up to the snapshot, because all later records are replayed afterwards.
 3. The names of waiting timers whose records are no longer in the log are read from the partitions.
 4. A timer that has a name, is not waiting, and has no known end receives an end without details, because the
    timer would otherwise count as waiting.
 
-If the log reaches back to the first fact of the damaged run, the rebuilt data is complete. Otherwise, facts
-of timers that ended before the first record of the log may be missing, and a verb on such a timer returns
-TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: one read of the log and one read of the
-partitions.
+If the log contains the first fact of the damaged run, the rebuilt data is complete. Otherwise, facts of
+timers that ended before the first record of the log may be missing, and a verb on such a timer returns
+TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: a rebuild reads the log once and the
+partitions once.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_remove_run(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_remove_run(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
-    # The fact with the highest log offset is valid regardless of the order of insertion, so the partitions
-    # can be read after the log, although their timers are older.
+    # The fact with the highest log offset is valid regardless of the order of insertion, so the older facts
+    # in the partitions can be added after the facts in the log.
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
@@ -103,13 +103,14 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """Return the sorted offsets of all live partition rows, and the damaged ranges in the partition files."""
-    # For a file that was split, only the snapshot lists the damage.
+    # Only the snapshot lists the damage of a file that was split.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    found.append(np.fromiter(timers.in_doubt, np.uint64))  # already passed by delivery: no file lists them
+    # No file may list the timers in doubt, because delivery may already have passed these timers.
+    found.append(np.fromiter(timers.in_doubt, np.uint64))
     return np.sort(np.concatenate(found)), gaps
 
 
@@ -117,7 +118,7 @@ def _end_unknown_among(
     timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]
 ) -> None:
     if gaps:
-        return  # a timer may wait in a damaged batch, and an end would prevent its delivery
+        return  # A timer in a damaged batch may be waiting, and an end would prevent its delivery.
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)

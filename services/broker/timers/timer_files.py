@@ -25,12 +25,12 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class TimesInDoubt:
-    """The times in doubt when a checkpoint begins and while the checkpoint is running."""
+    """The times in doubt at the beginning of a checkpoint and during the checkpoint."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A thread-safe function that returns the current times in doubt, since a checkpoint may find damage."""
+    """A thread-safe function that returns the current times in doubt, which a checkpoint may extend."""
     is_rescuing: bool = False
     """Whether a rescue is running when the checkpoint begins; no rescue begins during a checkpoint."""
 
@@ -51,7 +51,7 @@ class TimersToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part; call this after the files have been written."""
+        """Return the snapshot part, which is complete only after `write`."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -59,7 +59,10 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete unneeded files that are listed in neither the new snapshot nor the previous snapshot."""
+        """Delete the files that neither the new snapshot nor the previous snapshot lists.
+
+        Files that cover a time in doubt, or that a running rescue reads, are kept.
+        """
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_rescuing:  # a rescue reads the runs that existed when it began
+        if not self.doubt.is_rescuing:  # A rescue reads the runs that existed at its beginning.
             self.ends.tidy(disk)

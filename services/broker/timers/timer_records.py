@@ -6,8 +6,8 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each event in the life of a timer is a single record, so a crash preserves either the whole event or nothing.
-A record that ends a timer also contains the due time of the timer, which is used to find the timer on disk.
+Each change of a timer is a single record, so a crash preserves either the whole change or nothing. A record
+that ends a timer also contains the due time of the timer, by which the timer is found on disk.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message and its fact as a timer that does not replace another timer."""
+    """Return the draft of a delayed message that does not replace another timer, with its fact."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key))
@@ -104,7 +104,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
     """Return a timer record that replaces a timer in a damaged file, with the same message and due time.
 
-    The new timer gets only the names in `names`, because another timer may have taken over the key.
+    The new timer has only the names in `names`, because another timer may have taken over the key.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -119,7 +119,7 @@ def restrict_names(new: Record, names: list[TimerName]) -> None:
 
 
 def is_rebuilt(timer: Record) -> bool:
-    """Return whether a timer record replaces one in a damaged file."""
+    """Return whether a timer record replaces a timer in a damaged file."""
     return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
 
 
@@ -130,7 +130,7 @@ def names_of(timer: TimerSet) -> list[TimerName]:
 
 
 def move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for the move that created a record with these properties, or None if not moved."""
+    """Return the reason for the move that created a record with the properties `stored`, or None."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
@@ -193,7 +193,7 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return properties that mark a timer as the replacement of `replaced`, or of no timer if None."""
+    """Return properties that mark a timer as the replacement of `replaced`, or of no timer."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -201,7 +201,7 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that was replaced by a timer with these properties, or -1 if none was.
+    """Return the offset of the timer that a timer with the properties `stored` replaced, or -1.
 
     The result is -1 for a moved or rebuilt timer, which replaces only itself.
     """

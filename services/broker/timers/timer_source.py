@@ -15,8 +15,7 @@ The most common records are cut and joined (`services.broker.timers.cutting`). A
 records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce the
 same bytes.
 
-Weak spot: the two implementations must produce the same bytes, which only a test verifies
-(`test_timer_source.py`).
+Weak spot: only a test verifies that the two implementations produce the same bytes (`test_timer_source.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Queue numbers, assigned in the order of first use."""
+    """The numbers of queues, assigned in the order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
@@ -153,8 +152,8 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
-            # Read again unless the window contains the whole record. If the next timer is far away, the
-            # window is small, because most of a large window would be other records.
+            # The log is read again unless the window contains the whole record. If the next timer is far
+            # away, the window is small, because most of a large window would consist of other records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -164,9 +163,9 @@ class TimerSource:
     def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         try:
             path, position = self._segments.place(physical_offset)
-        except StoreDamaged:  # skipped like a record with a wrong CRC; the rest of the run is read
+        except StoreDamaged:  # A missing record is skipped like a record with a wrong CRC.
             return bytes(_HEAD.size)
-        unread: list[sectors.Extent] = []  # read as zeros, which fail the CRC without affecting neighbours
+        unread: list[sectors.Extent] = []  # Unread bytes are zeros, which fail the CRC.
         stored = sectors.read(self._disk, path, position, window_bytes, unread)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
             stored = sectors.read(self._disk, path, position, _length(stored, 0), unread)

@@ -32,7 +32,7 @@ from timingwheel.partition import IN_LOG, Rows
 _EVERYTHING: Final = TimerFilter()
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _NOT_SEARCHED: Final = (np.empty(0, np.uint64), np.empty(0, np.uint64))
-_LOOK_WORK: Final = 2  # in `limits.WORK_NS`: reading a small record and converting it to a timer
+_LOOK_WORK: Final = 2  # The cost of reading and converting a small record, in units of `limits.WORK_NS`.
 _HASHED_MAX: Final = 8
 
 
@@ -88,7 +88,7 @@ class TimerViews:
     ) -> TimerPage:
         """Return the timers that a bounded search finds, and the cursor for the next call or None.
 
-        The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
+        The work of the search is limited to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`) plus one
         record.
         """
         found: list[PendingTimer] = []
@@ -130,7 +130,7 @@ class TimerViews:
         return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return the timers of all topics that begin with a prefix, sorted by due time."""
+        """Return up to `count_max` timers of all topics that begin with a prefix, sorted by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:

@@ -1,9 +1,9 @@
-"""Sets, moves, fires, and cancels delayed messages, which are delivered when they are due.
+"""Sets, moves, fires, and cancels delayed messages.
 
 A timer is a record in the log, and is identified internally by the offset of that record. All changes to a
 timer are decided in a single thread when a record is appended, so each verb has exactly one result. A timer
-ends exactly once, when the record of its end is appended and applied. The response to the verb is sent when
-that record is durable.
+ends exactly once, when the record of its end is appended and applied. The response to a verb is sent when the
+record of the verb is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -17,21 +17,21 @@ are armed by `Timers.publish`. The positions of waiting timers (sort keys and wa
 broker's clock and are not part of the log's state.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in the order of their sort keys, and the watermark is the last delivered key, from which
-delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, its
-`sort_ms` is therefore the time of the watermark or of the wheel, and never an earlier time.
+are delivered in the order of their sort keys. The watermark is the sort key of the last delivered timer, from
+which delivery resumes after a restart (`timingwheel.partitions`). The `sort_ms` of a timer that is set after
+its due time is therefore at least the time of the watermark and of the wheel.
 
 After the clock is set back, the watermark is in the future. Timers set during this period are delivered at
 their due times, but have sort times on disk at the watermark. `NearTimers.deviating` contains the `sort_ms`
 of each timer whose sort time differs from its due time, and at startup `Timers.restore_wheel` reads the due
-times from the records. Sort keys depend on the clock of one broker: another broker with the same log, or the
+times from the records. Sort keys depend on the clock of one broker. Another broker with the same log, or the
 same broker after a restart, may choose different sort keys. Records therefore refer to timers by due time,
 and never by sort key.
 
-Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
-before the next tick, the timer waits until the clock has caught up. `pending_by_topic` is a count, not a set:
-if an UNREADABLE timer has an unknown topic, the count of topic "" is decremented, so the total remains
-correct, but the count of the real topic remains one too high.
+Weak spots: a timer that is set after its due time becomes due when it is set. If the clock is set back before
+the next tick, such a timer waits until the clock has caught up. `pending_by_topic` counts timers without
+their identities. If an UNREADABLE timer has an unknown topic, the count of topic "" is decremented, so the
+total is correct, but the count of the real topic is one too high.
 """
 
 from __future__ import annotations
@@ -114,15 +114,15 @@ class Timers:
         self.in_doubt: dict[int, TimerInDoubt] = {}
         """The timers that are waiting for a rescue because their records are damaged, by offset.
 
-        Delivery may already have passed these timers, so they are listed only in `in_doubt`, which is part of
-        snapshots.
+        Delivery may already have passed timers in doubt, so only `in_doubt`, which is part of snapshots,
+        lists these timers.
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
         """The damaged ranges of the log during its replay at startup.
 
-        A timer whose record is in a damaged range is not counted, and is therefore not subtracted when it
-        ends.
+        A timer whose record is in a damaged range is not counted, and the end of such a timer does not
+        decrement the count.
         """
 
     @property
@@ -163,7 +163,7 @@ class Timers:
         """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
-            return 0  # it ended before it was durable
+            return 0  # The timer ended before its record was durable.
         try:
             return self.read_record(named).queue_offset
         except StoreDamaged:
@@ -204,13 +204,13 @@ class Timers:
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
-        # Nearly all timers in a run are delivered in sort order and passed by the watermark. Only the few
-        # timers after the watermark (`_are_waiting`) are removed one by one in Python.
+        # Nearly all timers of a run are delivered in sort order, and the watermark has passed them. Only the
+        # few remaining timers (`_are_waiting`) are removed one by one in Python.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers whose records are durable, so each is delivered when due unless it has already ended."""
+        """Arm timers whose records are durable, except timers that have already ended."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -218,8 +218,8 @@ class Timers:
             if self._unarmed.remove(timer_offset):
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # The wheel uses the due time rather than the sort key. If the clock was set back, the timer
-                # is therefore delivered when due, long before the clock reaches the watermark again.
+                # The wheel uses the due time, not the sort time. If the clock was set back, the timer is
+                # therefore delivered at its due time, before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
                     self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
@@ -260,8 +260,8 @@ class Timers:
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Move a waiting timer to a due time that was checked when its verb was accepted.
 
-        The timer keeps only the names that are still assigned to it. If the timer was late by more than the
-        history, its key may already belong to another timer.
+        The timer keeps only the names that are not assigned to another timer. If the timer was late by more
+        than the history, its key may already belong to another timer.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -286,11 +286,11 @@ class Timers:
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Replace a timer in the damaged file at `path` by a rebuilt timer.
+        """Replace a timer in the damaged file at `path` with a rebuilt timer.
 
         The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
-        the old timer was late by more than the history, its key has been forgotten, and a newer timer with
-        the same key keeps that key.
+        the old timer was late by more than the history, its key is forgotten, and a newer timer with the same
+        key keeps the key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
@@ -324,7 +324,7 @@ class Timers:
 
         Raise OSError for other errors of the disk.
         """
-        with suppress(OSError):  # the unreadable bytes may be after the record
+        with suppress(OSError):  # The unreadable bytes may be after the record.
             return self._store.read(timer_offset)
         try:
             return self._store.read(timer_offset, is_alone=True)
@@ -365,7 +365,7 @@ class Timers:
         Raise `StoreDamaged` if neither the log nor a partition contains the record.
         """
         if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
-            return unarmed  # the log returns only durable bytes
+            return unarmed  # The log returns only durable records.
         with suppress(StoreDamaged):
             return self.read_logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
@@ -407,7 +407,8 @@ class Timers:
 
     def spill(self) -> None:
         """Write names and ends that exceed the memory limit during log replay."""
-        # The watermark also passes damaged files, but a rescue needs the names and ends of their timers.
+        # The watermark also passes damaged files, but a rescue needs the names and ends of the timers in
+        # damaged files.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
 
@@ -431,8 +432,8 @@ class Timers:
 
     def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
         """Return the partitions and ends for a checkpoint to write; `doubt` exempts files from deletion."""
-        # The history is relative to the earliest waiting timer rather than to the clock, because a timer that
-        # is late by more than the history must keep its names and still count as pending.
+        # The history is relative to the earliest waiting timer, not to the clock, because a timer that is
+        # late by more than the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
@@ -444,15 +445,15 @@ class Timers:
         """Adopt the files of a durable checkpoint, and register timers with damaged records for a rescue."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
-        # Timers that became near or ended after the checkpoint began are handled by their delivery or end.
+        # Timers that became near or ended during the checkpoint need no rescue.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
-                with suppress(StoreDamaged):  # the read reports damage
+                with suppress(StoreDamaged):  # The read reports the damage.
                     self.read_logged(one.timer_offset)
                 self._register_copied_damage(one)
 
     def abandon_checkpoint(self, done: TimersToWrite) -> None:
-        """Handle the failure of a checkpoint."""
+        """Restore the state after the failure of a checkpoint."""
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
 
@@ -475,7 +476,7 @@ class Timers:
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
                 continue
-            with suppress(StoreDamaged):  # the timer is found again in sort order, and handled then
+            with suppress(StoreDamaged):  # Delivery in sort order registers the damaged timer.
                 self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def delete_files(self) -> None:
@@ -484,7 +485,7 @@ class Timers:
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer, and remove it from its location before the flush to ensure that it ends only once."""
+        """End a timer, and remove the timer from its location, so that no timer ends twice."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -519,7 +520,7 @@ class Timers:
         return ~is_passed
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names to assign to the replacement of a timer."""
+        """Return the names of a timer that its replacement keeps."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
@@ -585,7 +586,7 @@ class Timers:
 
 
 def pending_timer(timer: Record) -> PendingTimer:
-    """Return a timer record as a `PendingTimer`."""
+    """Return the `PendingTimer` of a timer record."""
     message = properties.to_message(timer)
     return PendingTimer(
         message_id=message.message_id,
@@ -645,15 +646,15 @@ class NearTimers:
         """Set the time, and return by how many ms the clock was set back since the last call, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel immediately returns timers due before its own time. Unless the wheel is rebased, a timer
-            # due after the clock's time but before the wheel's time is delivered early.
+            # A wheel immediately returns timers that are due before its own time. Without the rebase, a timer
+            # that is due between the time of the clock and the time of the wheel would be delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return the snapshot part, which does not include the data in the partitions."""
+        """Return the snapshot part, which contains only `deviating`."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
