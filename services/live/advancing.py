@@ -7,9 +7,9 @@ Rules:
   clock stops until the record is durable, because the record may determine the next due time.
 - The clock offset is written to disk before the records that are appended at that offset
   (`services.live.clock`).
-- The clock also stops while the next timers are being read from disk.
+- The clock stops while the next timers are being read from disk.
 - A producer that receives a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
-  this delay, all check-backs of a half message would be sent before the producer could answer the first one.
+  a delay, all check-backs of a half message would be sent before the producer could answer the first one.
 - A half message whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the
   advance.
 - Leases of connected clients are renewed during the advance; all other leases expire on time.

@@ -11,7 +11,7 @@ Rules:
   of the queue.
 - The first open poll of a topic triggers the check-backs of half messages that are waiting for a producer.
   Each check-back then triggers the next check-back.
-- Unsent check-backs hold at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
+- Unsent check-backs hold at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If the
   limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
   check-backs are repeated according to the check-back times of the topic.

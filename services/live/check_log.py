@@ -40,7 +40,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[CheckBackEntry]] = {}
 
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Record a check-back, unless the previous one of the transaction also had no producer."""
+        """Record a check-back; consecutive check-backs without a producer are recorded only once."""
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return

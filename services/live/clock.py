@@ -10,7 +10,7 @@ schedule.
 
 Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
 a monotonic clock (`counted_ms`), and each step is reported (`set_step_callback`) before any later time is
-used. The length of a lease is therefore measured in elapsed time.
+used. The duration of a lease is measured in elapsed time, which such steps do not affect.
 
 The offset is stored in a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
 makes the offset durable before any record that depends on it, so a restart never finds records from the

@@ -13,10 +13,11 @@ has stored the message. If a node lacks resources (OWN_MEANS), proofs may fail f
 for lack of resources therefore waits at most OWN_MS, and then reports the cause and an unknown result.
 
 A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
-refuses all waiting answers. Later answers are refused whenever the log advances, until `release` is called.
+refuses all waiting answers, and later answers are refused whenever the log advances, until `release` is
+called.
 
-Each waiting answer costs one deque entry. In a cluster, an answer that depends only on durable records waits
-for a proof. On a single node, such an answer is sent immediately.
+Each waiting answer costs one deque entry. An answer that depends only on durable records waits for a proof in
+a cluster, and is sent immediately on a single node.
 """
 
 from __future__ import annotations

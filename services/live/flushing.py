@@ -14,8 +14,8 @@ Rules:
   the new core with `resume_with_core`.
 - Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
 - With asynchronous flushes, a sync begins `SYNC_SECONDS` after a flush, for all data that is then unsynced.
-- A failed sync is never retried, whether the sync belongs to a flush, belongs to a checkpoint, or runs
-  separately. Instead, the core is discarded and rebuilt.
+- A failed sync of a flush, of a checkpoint, or of asynchronous flushes is never retried, but causes the core
+  to be discarded and rebuilt.
 - Flushes continue while a checkpoint is written, up to a limit. Beyond the limit, flushes and their callers
   wait for the checkpoint, which bounds memory and the work of the next start.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes

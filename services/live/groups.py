@@ -51,7 +51,7 @@ class LiveGroups:
     async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
         """Return a start position with the queue offsets for a start by time, and pause after each queue.
 
-        The reads load the parts of the queues that the subsequent operation needs into memory.
+        The searches load the parts of the queues that the subsequent operation needs into memory.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:

@@ -12,8 +12,8 @@ raise `ResultUnknown` if the disk fails before the record is known to be durable
 
 Rules:
 - All callers of one turn of the event loop share one flush (`services.live.flushing`).
-- A tick that cannot finish its work is followed by another tick soon. Between the two ticks, the event loop
-  serves callers for at least as many turns as a call needs.
+- A tick that cannot finish its work is soon followed by another tick. Between consecutive ticks, the event
+  loop serves callers for at least as many turns as a call needs.
 - After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and rebuilt from
   the disk (`services.live.rebuilding`).
 - Callers use real time, and the core uses broker time. This module converts between real time and broker time
@@ -377,7 +377,7 @@ class LiveBroker:
         return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
-        """Return the outcome of the timer of a timer record, or None while the timer is pending."""
+        """Return the outcome of the timer that a timer record has set, or None while the timer is pending."""
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
@@ -401,7 +401,7 @@ class LiveBroker:
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of live clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
@@ -525,7 +525,7 @@ class LiveBroker:
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
         """Report a step of the system clock to the core.
 
-        A step does not change the duration of leases, but timers fire early or late.
+        A clock step does not change the duration of leases, but makes timers fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)

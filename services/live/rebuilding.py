@@ -8,8 +8,8 @@
 Rules:
 - After a failure, a change of the core may be incomplete, and the state of its writes on disk is unknown. The
   core is discarded immediately, and access to a discarded core raises `StoreUnwell`.
-- Calls that waited for flushes of the void core fail with `ResultUnknown`. Official clients then send the
-  message again.
+- Calls that waited for flushes of the void core fail with `ResultUnknown`, after which official clients send
+  the message again.
 - The first attempt to open a new core runs immediately in the event loop, so callers see no error after a
   transient failure. If the queues must be rebuilt, which reads the whole log, the first attempt runs in a
   worker thread. Later attempts run in a worker thread, after pauses that double up to `PAUSE_SECONDS_MAX`.
@@ -18,9 +18,9 @@ Rules:
   follows a failed sync is never trusted.
 - Any error other than a `StoreError` is an internal error, and ends the process (`break_down`).
 
-Weak spot: the first attempt blocks the event loop while the store opens. The duration depends on the length
-of the log after the last snapshot, which `SNAPSHOT_LOG_BYTES_MAX` limits. If a disk can be read but not
-written, the store is opened repeatedly, and only the pauses limit the rate.
+Weak spot: the first attempt blocks the event loop while the store opens. The duration of the first attempt
+depends on the length of the log after the last snapshot, which `SNAPSHOT_LOG_BYTES_MAX` limits. If a disk can
+be read but not written, the store is opened repeatedly, and only the pauses limit the rate.
 """
 
 from __future__ import annotations

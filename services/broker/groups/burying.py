@@ -1,8 +1,8 @@
 """Moves messages that have no attempts left to the dead letters without waiting for a receive.
 
-Without this move, a message that crashes its consumers would wait for another receive, which might never
-occur, and operators would not see the message among the dead letters. The end of the last attempt therefore
-triggers the move to the dead letters:
+Without an immediate move, a message that crashes its consumers would wait for another receive, which might
+never occur, and operators would not see the message among the dead letters. The end of the last attempt
+therefore triggers the move to the dead letters:
 
     the last attempt's lease expires -----+
     the consumer reports a failure -------+
@@ -74,7 +74,7 @@ class ExhaustedMessages:
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue a message if its failed attempt was the last one, and return whether it was."""
+        """Return whether a failed lease was the last attempt, and queue its message in this case."""
         is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)

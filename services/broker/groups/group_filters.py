@@ -22,7 +22,7 @@ Rules
 3. A filter that has not been used since the start is kept for an additional `FILTER_SETTINGS_MS`, because
    clients may need this time to report their subscriptions.
 4. Idle time is counted only while other filters of the group are in use. The clock of a `FilterSet` advances
-   with each receive of the group, by at most `FILTER_STEP_MS`. The clock stops while no client sends
+   with each receive of the group, by at most `FILTER_STEP_MS`. The clock stops while the group sends no
    receives, so the first receive after a break does not cause the removal of other clients' filters.
 5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
    full cache sends no receives. A client counts as a user of the filter of its latest receive. Before the
@@ -256,7 +256,7 @@ class GroupFilters:
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         for group, topic, texts in frozen:
             for text in texts:
                 self.add(group, topic, FilterText(*text))

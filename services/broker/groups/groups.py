@@ -210,7 +210,7 @@ class Groups:
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Reopen messages of a queue, given in ascending order, and return the log offset to make durable."""
+        """Reopen the messages at the ascending `offsets`, and return the log offset to make durable."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
         reopened = {key.queue_id: steps}
@@ -304,7 +304,8 @@ class Groups:
     ) -> int:
         """Lease the candidate, or, if `is_found` is set, a message that was found through its lite topic.
 
-        Return the log offset to make durable, or 0 if the lease has no record. Requires a `leasing` block.
+        Return the log offset to make durable, or 0 if the lease has no record. The caller must hold a
+        `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -314,7 +315,7 @@ class Groups:
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
         """Lease contiguous fresh messages from the candidate on; no message may have a message group.
 
-        Requires a `leasing` block.
+        The caller must hold a `leasing` block.
         """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
@@ -488,7 +489,7 @@ class Groups:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         joined = frozen["joined"]
         for topic, groups in frozen["members"].items():
             joined_at = joined.get(topic, {})

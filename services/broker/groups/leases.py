@@ -11,12 +11,12 @@ restart. Leases on messages of a message group are also recorded (`commitlog.fac
 restored at startup.
 
 The generations of a start are numbered from the time of the start, above the generations of earlier starts.
-The generations of two starts may overlap if the clock stopped or if the node was a follower for a long time.
-Even then, the handles of the two starts differ in message, times, and epoch.
+If the clock stopped, or if the node was a follower for a long time, the generations of two starts may
+overlap, but receipt handles still differ in message, times, and epoch.
 
-A takeover by a new leader extends leases that would end before their consumers can acknowledge. The extension
-is recorded with each lease, and the next takeover does not extend the lease again, unless a heartbeat of the
-consumer has been recorded in the meantime.
+A takeover by a new leader extends leases that would end before their consumers can acknowledge the messages.
+Each extension is recorded, and a later takeover does not extend the same lease again, unless a heartbeat of
+the consumer has been recorded in the meantime.
 
 Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so steps of the clock neither
 end nor prolong leases.
@@ -65,8 +65,8 @@ class Leases:
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
-        Store times do not advance until a clock that was set back has caught up. Successive starts in this
-        period therefore use first generations that are far apart.
+        Store times do not advance until a clock that was set back has caught up, so the first generations of
+        starts with the same store time are far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -102,8 +102,8 @@ class Leases:
 
         All times, including the recorded end of the lease, are broker time, because elapsed time does not
         survive a restart. The lease ends no earlier than `until_ms`, which only a takeover sets. A lease that
-        an earlier takeover has extended keeps its recorded end. Otherwise, the lease of a lost consumer would
-        never end while leaders change more often than every 30 s.
+        an earlier takeover has extended keeps its recorded end, because repeated extensions would keep the
+        lease of a lost consumer valid while leaders change more often than every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:

@@ -67,7 +67,7 @@ class ReceiveState:
     is_crowded: bool = False
     body_bytes: int = 0
     is_full: bool = False
-    """Whether the next message would exceed the size limit of the answer."""
+    """Whether the next message would exceed the size limit of the response."""
     has_set_aside: bool = False
     """Whether the receive left messages to other filters of the group."""
     has_read_damage: bool = False
@@ -107,7 +107,7 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def has_space_for(self, record_bytes: int) -> bool:
-        """Return whether the next message fits into the answer; the first message always fits."""
+        """Return whether the next message fits into the response; the first message always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
@@ -118,7 +118,7 @@ class ReceiveState:
         return not is_special and (self.filter is EVERYTHING or self.apply_filter(self.filter, stored))
 
     def add_delivery(self, record: Record, attempt: int, lease: Lease) -> None:
-        """Add a leased message to the answer."""
+        """Add a leased message to the response."""
         self.deliveries.append(Delivery(record, attempt, lease.handle, self.now_ms + self.invisible_ms))
         self.body_bytes += len(record.body)
 

@@ -2,8 +2,8 @@
 
 Within a consumer group, a lite topic is ordered like a message group. Only one message of a lite topic is
 leased at a time, or a run of messages up to the limit of the policy, and any subscriber may receive the
-messages. Messages of a lite topic are not parked, because its index yields the next message.
-A client that has sent no subscription since the start receives no messages, and its receives skip none.
+messages. Messages of a lite topic are not parked, because its index yields the next message. A client that
+has sent no subscription since the start receives no messages, and its receives skip no messages.
 
 Cost: a receive performs one binary search for each ready lite topic
 (`services.broker.groups.lite_subscriptions`).

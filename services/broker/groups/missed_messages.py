@@ -62,7 +62,7 @@ class MissedMessages:
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         self._missed = {(group, topic): MissedCount(count, last_ms) for group, topic, count, last_ms in rows}
 
 

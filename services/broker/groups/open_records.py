@@ -6,7 +6,7 @@ Acknowledgements between two flushes are combined into one record, in which adja
 because a consumer group may acknowledge thousands of messages per second. A change is applied to the state
 immediately, by the same function that applies the record at startup. Records that are appended at a close are
 not applied again, so closing the open records does not change the state. Leases are appended before finished
-messages. This order has the same effect as the original order, because a lease may end before its message is
+messages, which has the same effect as the original order, because a lease may end before its message is
 finished, but never afterwards. Any other change of a group's offsets, by a group record or a retention
 record, closes the open records first.
 

@@ -20,8 +20,8 @@ regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, p
 filter for properties of the same length (`Filter.work`). Entries with tags that cannot match are skipped by
 numpy and count as one hundredth. A gap left by damage is reported and skipped as a whole, regardless of tags,
 and counts as 1 (`Groups.skip_gap`). A queue file that is read in full counts by its size, even if the
-file is damaged, and is not read again by later receives. A receive that reaches the limit while reading a
-damaged file returns without an error, and the caller repeats the receive immediately
+file is damaged, and is not read again by later receives. A receive that reaches its work limit while reading
+a damaged file returns without an error, and the caller repeats the receive immediately
 (`Received.has_read_damage`), because the remaining queues have not been scanned.
 """
 
@@ -362,7 +362,7 @@ class Receiving:
         self._burying.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases of a receive that is repeated because its answer was lost in a restart."""
+        """End the leases of a receive that is repeated because its response was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 

@@ -3,8 +3,8 @@
 The delay properties and their rules are listed in `tidewheel.delay_properties`.
 
 Delays are measured from the caller's real time, because the protocol front ends read the properties before
-`services.live.clock` converts times to the broker's time. The maximum delay is checked later
-(`services.broker.spine.validation`). Cost: one set operation for a message without delay properties.
+`services.live.clock` converts times to broker time. The maximum delay is checked later
+(`services.broker.spine.validation`). Cost: a message without delay properties requires one set operation.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ A rebuilt timer is a new log record, which replaces the old timer like a move to
 timer is therefore durable and delivered once, and a crash during the repair loses no timer. The record of a
 rebuilt timer is read from the log or from an older timer file. Files that cover a time in doubt are therefore
 kept from the detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no
-timer file is deleted until every file has been verified, because the times in doubt are unknown before. A
+timer file is deleted until every file has been verified, because the times in doubt are unknown until then. A
 sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if its damage
 was found when the timer was due or when a checkpoint copied the timer (`Timers.in_doubt`), because late
 delivery is better than no delivery. A timer without a readable record in the log or in an older file ends as
@@ -27,8 +27,7 @@ UNREADABLE. An UNREADABLE timer is counted and listed, and is never pending agai
 Cost: without damage, only the checks take time. A rescue reads names and ends once, and uses 16 bytes of
 memory for each timer in the window.
 
-If the disk cannot read any file, read errors are not evidence of damage. In this case the rescue fails and is
-retried.
+If the disk cannot read any file, read errors are not evidence of damage, so the rescue fails and is retried.
 
 Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The row counts in
 the snapshot reveal unidentified timers, which are counted in `unknown_count`. For a file that was split, even
@@ -247,8 +246,8 @@ class RepairJob:
         wanted, is_sure = self._named_timers(disk, from_ms, until_ms)
         wanted = _exclude(wanted, held)
         ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # If there are fewer named timers than lost rows, some timers have no message id. The log is read only
-        # in this case, because reading the log is expensive.
+        # If there are fewer named timers than lost rows, some timers have no message id. Reading the log is
+        # expensive, so the log is read only if the named timers do not account for all lost rows.
         if not is_sure or len(_exclude(wanted, ended)) < lost_count or self._is_split():
             wanted = _exclude(
                 _unique_timers(np.concatenate([wanted, self._logged_timers(disk, from_ms, until_ms)])), held

@@ -73,7 +73,7 @@ class TimerDelivery:
         """The due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
-        """Record a forward step of the clock, so that timers due within the step count as late by `clock`."""
+        """Record a forward step of the clock, which is the cause `clock` for timers due within the step."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:

@@ -75,7 +75,7 @@ class QueueTable:
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         for topic, queue_id in frozen:
             self.number_of(topic, queue_id)
 

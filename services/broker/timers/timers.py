@@ -424,7 +424,7 @@ class Timers:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
@@ -658,7 +658,7 @@ class NearTimers:
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from its part of a snapshot."""
         self.deviating = dict(frozen)
 
 
