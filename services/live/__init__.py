@@ -1,1 +1,1 @@
-"""Runs the broker in one asyncio loop, which owns the core, flushes its log, and ticks for due timers."""
+"""Runs the broker core in one asyncio event loop, with group commit and ticks for due work."""

@@ -1,4 +1,4 @@
-"""Errors of a running broker that concern its disk, its clock or its clients."""
+"""Defines the errors of a running broker that concern its disk, its clock or its clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidewheel.errors import Busy, ClientMistake, NotFound, RefusedByState
 
 
 class IllegalAdvance(ClientMistake):
-    """The clock cannot be advanced by that."""
+    """The clock cannot be advanced by the given time."""
 
     code = "TW-148"
 
@@ -19,19 +19,19 @@ class ClientNotFound(NotFound):
 
 
 class ClockIsReal(RefusedByState):
-    """The broker runs on real time, which nobody can advance."""
+    """The broker runs on real time, which cannot be advanced."""
 
     code = "TW-164"
 
 
 class DiskBehind(Busy):
-    """The disk does not keep up with what is sent."""
+    """The disk does not keep up with the incoming messages."""
 
     code = "TW-225"
 
 
 class AnswersUnread(Busy):
-    """Clients do not read what they have received."""
+    """Clients do not read the messages that they have received."""
 
     code = "TW-226"
 
@@ -43,7 +43,7 @@ class TooManyPolls(Busy):
 
 
 class BrokerStops(Busy):
-    """The broker stops, or leads its cluster no more."""
+    """The broker is stopping, or no longer leads its cluster."""
 
     code = "TW-224"
 
@@ -67,11 +67,11 @@ class BrokerBroken(Busy):
 
 
 class WrongClock(StoreError):
-    """The store was kept by the other kind of clock."""
+    """The store was written with the other kind of clock."""
 
     code = "TW-106"
 
 
 def make_read_error(error: OSError) -> StoreUnwell:
-    """Return the error for a read of the store that failed because of the disk and changed nothing."""
+    """Return the error for a read of the store that failed because of the disk."""
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
