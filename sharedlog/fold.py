@@ -1,8 +1,8 @@
 """The state machine that each reader of the shared log runs, including the leader.
 
 A reader applies the records of the log in order. Each record changes the right to write, extends the history,
-or is ignored. Readers do not communicate, but two readers that have read up to the same record have the same
-state.
+or is ignored. Readers do not communicate with each other. All readers that have applied the log up to the
+same record have the same state.
 
     right to write    the holder of the newest EPOCH; later records of other writers are dead
     acceptance        BYTES of that holder, in order; a flush is accepted when its last record has been read
@@ -33,20 +33,19 @@ state.
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
-The positions of the last `POSITIONS_MAX` records are kept in memory, and those of the last
-`FROZEN_POSITIONS_MAX` records in a checkpoint. A record with an older position has been in flight for longer
-than any engine retries a call.
+At most `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSITIONS_MAX` positions are
+stored in a checkpoint. No engine retries an append for long enough to add a record with an older position.
 
 When an engine returns two records with the same offset, the second record is skipped if its CRC-32 is equal,
 and halts the fold if its CRC-32 differs. A record with a lower offset than the last record halts the fold.
 
 Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
-and halts the fold at the fourth mismatch. A halted fold accepts no further records.
+and halts the fold at the fourth mismatch. After a halt, the fold accepts no further records.
 
-Cost: a BLAKE2b hash of all bytes, and about 5 us for each record. Memory: 1 MB for positions, plus the
-unfinished flush. Weak spot: no reader can distinguish records lost at the end of the log from records that
-were never written. Such a loss is detected by the next BEAT, or when a candidate rereads the last record
-before it leads.
+Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time for each record. Memory: 1 MB for positions,
+plus the records of an unfinished flush. Weak spot: no reader can distinguish records lost at the end of the
+log from records that were never written. A lost end is detected when the next BEAT is read, or when a
+candidate reads the last record again before it becomes leader.
 """
 
 from __future__ import annotations
@@ -112,7 +111,10 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """The outcome of a record. If it is ACCEPTED, `flush` and `offsets` describe all records of the flush."""
+    """The outcome of a record.
+
+    For the outcome ACCEPTED, `flush` and `offsets` contain all records of the flush.
+    """
 
     outcome: Outcome
     record: SharedRecord | None = None
@@ -128,7 +130,7 @@ class Position(NamedTuple):
 
 
 class FlushStart(NamedTuple):
-    """The state before the last accepted flush, whose first record is at `next_offset`."""
+    """The state before the last accepted flush. The first record of the flush is at `next_offset`."""
 
     end: int
     chain: int
@@ -148,11 +150,11 @@ class Fold:
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the last valid leader record, which exists in no other history."""
+        """The offset and the CRC-32 of the last valid leader record, which no other history contains."""
         self.led = LeaderRecords()
         """The newest records from leaders."""
         self.leads: dict[str, Any] = {}
-        """The contents of the newest EPOCH, updated with the BEATs from its leader."""
+        """The contents of the newest EPOCH, updated with later BEATs from the same leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The cluster's finalized version."""
@@ -176,7 +178,7 @@ class Fold:
 
     @property
     def gathered(self) -> Position:
-        """Return the end of the BYTES gathered for an unfinished flush, or else the end of the history."""
+        """Return the position after the BYTES of an unfinished flush, or else the end of the history."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
@@ -216,7 +218,7 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return the state for a checkpoint. A restored fold resumes before the unfinished flush, if any.
+        """Return the state for a checkpoint. A restored fold resumes before any unfinished flush.
 
         If `before_flush` is set, a restored fold resumes before the last accepted flush. Set it only
         immediately after this flush was accepted.
@@ -257,7 +259,7 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position up to the end, or None if it was discarded."""
+        """Return whether this history contains a position, or None if the position is too old for a decision."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
@@ -268,7 +270,7 @@ class Fold:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # One method per kind. Only these and `_record_read` change the state.
+    # Each kind of record has one method. Only these methods and `_record_read` change the state.
 
     def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -357,7 +359,7 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a duplicate of the last applied record. Halt at any other record."""
+        """Skip a duplicate of the last applied record. Halt if the record is not such a duplicate."""
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
             why = f"the engine returned it after record {self.next_offset - 1}: its answer is out of order"
@@ -378,7 +380,7 @@ class Fold:
         self._reads = 0
         assert self.end <= self.gathered.end, "an unfinished flush begins behind its end"
 
-    # Checks before a record is applied.
+    # The following methods check a record before it is applied.
 
     def _check_record(self, offset: int, record: SharedRecord) -> None:
         """Halt at a record that this program cannot read, or that precedes the GENESIS."""
@@ -389,7 +391,10 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record is from the leader. Halt if the writer's EPOCH is missing."""
+        """Return whether a record is from the current leader.
+
+        Halt if the EPOCH of the record's writer is missing.
+        """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
@@ -417,13 +422,16 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of the EPOCH, updated with those of a BEAT."""
+    """Return the contents of the EPOCH, updated with the contents of a BEAT."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
 
 class Positions:
-    """The newest positions of a history, each with a CommitLog offset and a chain in 16 bytes."""
+    """The newest positions of a history.
+
+    A position consists of a CommitLog offset and a chain, and uses 16 bytes.
+    """
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
@@ -446,12 +454,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a position, or None if no record ended there or it was discarded."""
+        """Return the chain at a CommitLog offset, or None if `Positions` has no position with this offset."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position, or None if the position is too old to know."""
+        """Return whether this history contains a position, or None if positions of that age were discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:

@@ -6,30 +6,34 @@
     check_settings  reports settings under which Kafka would lose, truncate or change accepted records
 
 Rules
-1. Kafka does not compare heads, so an append always succeeds. The returned offset shows whether another node
-   wrote in between, and without an offset, the fold decides (`sharedlog.sink`).
-2. A record is passed to the producer only after the answer for the previous record. Otherwise, a flush in
-   several parts could lose its first part but keep the second, and every reader would halt at the gap.
-3. A producer with an unanswered record is purged and discarded, so it sends nothing later. A request in
-   flight may still be appended after other records, but the record is then dead or was never acknowledged.
-4. The end of the log never moves back. If an answer shows a lower end, the adapter repeats the request for
-   `LOST_SECONDS`, since a server that has not noticed its replacement returns old answers, and then raises
-   `Halted`. An append at the offset of an earlier record raises `Halted` at once.
-5. Before the adapter continues with another connection, or with records of another partition leader, it reads
-   its last record again. The record is different if the log has lost its end and grown again.
-6. If a record does not match the CRC of its batch in READS_MAX reads of the library, `LogDamaged` is raised.
-   The records before and after the damaged record are readable.
-7. A topic that existed counts as deleted (`NoCluster`) only if every answer for `LOST_SECONDS` was "unknown
-   topic", since a server that has just started may not have its metadata yet. If the topic was deleted and
-   created again, rule 4 applies.
+1. Kafka does not compare heads, so a concurrent append by another node does not make an append fail. The
+   returned offset shows whether another node wrote in between. If Kafka returns no offset, the leader reads
+   the log to find out (`sharedlog.sink`).
+2. A record is passed to the producer only after Kafka has acknowledged the previous record. Without this
+   order, a flush of several records could lose its first record but keep the second, and every reader would
+   halt at the gap.
+3. A producer with an unacknowledged record is purged and discarded, so it does not send the record later.
+   Kafka may still append a record whose request is in flight. Readers ignore such a record if a later epoch
+   has begun, and no client has received an acknowledgement for it.
+4. The end of the log must never decrease. If Kafka reports a lower end for `LOST_SECONDS`, the adapter raises
+   `Halted`. The adapter waits because a former partition leader that has not yet detected its replacement
+   returns outdated bounds. If Kafka assigns the offset of an earlier record to a new record, the adapter
+   raises `Halted` immediately.
+5. Before the adapter reads over a new connection, or reads records of a new partition leader, it reads its
+   last record again. A changed record shows that the log has lost its end and that new records were appended.
+6. The adapter raises `LogDamaged` if a record does not match the CRC of its batch in READS_MAX consecutive
+   reads. The records before and after the damaged record remain readable.
+7. If the topic existed before, the adapter raises `NoCluster` only after Kafka has returned "unknown topic"
+   for `LOST_SECONDS`, because a server that has just started may not have the metadata yet. Rule 4 applies to
+   a topic that was deleted and created again.
 
-No consumer group is joined, and no offset is committed. Writing, reading and requests for the bounds have
-separate connections, since Kafka answers the requests of a connection in order, and a fetch may block.
+The consumer joins no consumer group and commits no offsets. Writes, reads and requests for the bounds use
+separate connections, because Kafka answers the requests of a connection in order, and a fetch may block.
 
-Cost: one round trip and one sync for each record (`flush.messages`), and in an idle log one request for the
-bounds for each read. Memory: the records of one read, and `QUEUE_KIBIBYTES` of prefetch. Weak spot: if a
-server dies, the partition may accept nothing until Kafka detects the failure, by default after 10 s
-(`broker.session.timeout.ms`).
+Cost: each record requires one round trip and one sync (`flush.messages`), and each read of an idle log
+requires one request for the bounds. Memory: the records of one read, and up to `QUEUE_KIBIBYTES` of
+prefetched records. Weak spot: after a server has failed, the partition may accept no records until Kafka
+detects the failure, which takes about 10 s by default (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -59,9 +63,9 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""The delivery timeout of an append, longer than Kafka takes to replace a server and a controller."""
+"""The delivery timeout of an append, which exceeds the failover time of a broker and of a controller."""
 LOST_SECONDS: Final = 20.0
-"""The time for which the log must be too short, or the topic unknown, before the log counts as lost."""
+"""The time in seconds for which the topic must be too short or unknown before the adapter reports a loss."""
 BEHIND_SECONDS: Final = 0.1
 """The delay before the bounds are requested again."""
 PARTITION: Final = 0
@@ -69,7 +73,7 @@ _CLIENT: Final = {
     "client.id": "tidewheel",
     "log_level": 0,  # callbacks and exceptions report errors instead
     "allow.auto.create.topics": False,
-    "enable.sparse.connections": False,  # else metadata may be requested from an unresponsive server
+    "enable.sparse.connections": False,  # otherwise, metadata may be requested from an unresponsive server
     "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
     "api.version.request.timeout.ms": 2_000,
@@ -130,7 +134,7 @@ class _CorruptBatch(Unknown):
 
 
 class LastRead(NamedTuple):
-    """The offset, the CRC-32 and the partition leader epoch of the newest record that was read."""
+    """The offset, CRC-32 and partition leader epoch of the newest record that was read."""
 
     offset: int
     crc: int
@@ -140,12 +144,13 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of the Kafka cluster with the servers `servers` (`HOST:PORT,...`).
 
-    `settings` are the security settings of librdkafka. Each connection reads its password from
-    `password_file`, if given. Calls may come from any thread, but only one append and one read run at a time.
+    `settings` contains the security settings for librdkafka. If `password_file` is given, each new connection
+    reads its password from the file. The methods are thread-safe, but only one append and one read run at a
+    time.
     """
 
     is_dense = False
-    """The offsets of a topic may have gaps, because control records of transactions use offsets."""
+    """The offsets of a topic may have gaps, because transaction control records also occupy offsets."""
 
     def __init__(
         self,
@@ -161,18 +166,18 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """The next offset that the consumer returns."""
+        """The offset of the next record that the consumer returns."""
         self._last: LastRead | None = None
         self._is_doubtful = False
         """Whether the last record must be read again before reading continues."""
         self._known_end = 0
-        """The end of the log, as known from appends and reads."""
+        """The highest end of the log that an append or a read has returned."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """The time since which every answer is "unknown topic", for a topic that existed before."""
+        """The time of the first "unknown topic" answer after the last successful answer, or None."""
         self._topic_id = ""
         self._heard = ""
-        """The last error that a connection reported."""
+        """The last error that the error callback of a connection reported."""
         self._is_refused = False
         """Whether the last error of a connection was a failed authentication."""
 
@@ -202,8 +207,8 @@ class KafkaLog:
         """Append records one after the other, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the records are not
-        contiguous. Raise `Refused` if nothing was added, `Halted` if an offset was in use before, or
-        `Unknown` if the outcome is not known.
+        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka assigned the offset of an
+        earlier record, or `Unknown` if the outcome is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -221,15 +226,15 @@ class KafkaLog:
         return told[-1] if is_known else None
 
     def note(self, stored: bytes) -> None:
-        """Append a record. Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known."""
+        """Append a record. Raise `Refused` if it was not appended, or `Unknown` if the outcome is unknown."""
         with self._writing:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first remaining record if that is later.
 
-        Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
-        if a record cannot be read, or `Unknown` if Kafka cannot answer.
+        Return at least one record if any exists. Raise `Halted` if the log has lost its end, `LogDamaged` if
+        a record cannot be read, or `Unknown` if Kafka cannot answer.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -246,13 +251,13 @@ class KafkaLog:
                     first, _ = self._request_bounds()
                     if first <= offset:
                         raise
-                    offset = first  # the log was trimmed after the request for the bounds
+                    offset = first  # the log was trimmed after the bounds were requested
                 except Exception:
                     self._close_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset after the last record.
+        """Return the first remaining offset, and the offset that follows the last record.
 
         Raise `Unknown` if Kafka cannot answer.
         """
@@ -268,7 +273,7 @@ class KafkaLog:
                 _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def check_settings(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost.
+        """Return a message for each setting that could cause a loss of records.
 
         Raise `Unknown` if Kafka cannot answer.
         """
@@ -276,7 +281,7 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def try_append(self) -> None:
-        """Check whether an append would succeed, but append nothing.
+        """Check whether an append would succeed, without appending a record.
 
         Raise `Refused` or `Unknown` if an append would fail.
         """
@@ -307,7 +312,7 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open and close another connection, and return None, since Kafka does not report its time.
+        """Open and close a new connection. Return None, because Kafka does not report its clock.
 
         Raise `Unknown` if Kafka cannot answer.
         """
@@ -316,7 +321,7 @@ class KafkaLog:
         return None
 
     def notes(self) -> list[str]:
-        """Return a sentence for each permitted but risky setting. Raise `Unknown` if Kafka cannot answer."""
+        """Return a message for each permitted but risky setting. Raise `Unknown` if Kafka cannot answer."""
         with self._convert_errors(), self._open_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
@@ -338,11 +343,11 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Return an empty result, since Kafka assigns each offset to one record."""
+        """Return an empty result, because Kafka assigns each offset to exactly one record."""
         return CheckResult([], from_record, is_whole=True)
 
     def give_up(self) -> None:
-        """Do nothing, since each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
+        """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit the duration of each call."""
 
     def close(self) -> None:
         """Close all open connections."""
@@ -355,7 +360,7 @@ class KafkaLog:
     # Writing.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record, and return its offset, or None if the record was added but has no known offset."""
+        """Append a record. Return its offset, or None if Kafka accepts the record but returns no offset."""
         from confluent_kafka import KafkaException
 
         answers: list[tuple[KafkaError | None, Message]] = []
@@ -375,7 +380,7 @@ class KafkaLog:
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
-            except KafkaException as error:  # the producer has failed, and no longer answers
+            except KafkaException as error:  # the producer has failed and delivers no further reports
                 self._discard_producer()
                 raise self._make_unknown(_error_text(error)) from error
         if not answers or answers[0][0] is not None:
@@ -385,18 +390,18 @@ class KafkaLog:
         return offset if offset is not None and offset >= 0 else None
 
     def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
-        """Return the exception for a record that was not delivered."""
+        """Return the exception for a record whose delivery failed or timed out."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        if not self._heard:  # else an earlier attempt may have been accepted
+        if not self._heard:  # otherwise, an earlier attempt may have succeeded
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _make_rejection(is_first, error.str())
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer. Readers also call this method, since connecting takes 0.5 s."""
+        """Return the producer. Readers call this method too, because a new connection takes 0.5 s."""
         from confluent_kafka import Producer
 
         with self._making:
@@ -405,7 +410,7 @@ class KafkaLog:
             return self._producer
 
     def _discard_producer(self) -> None:
-        """Discard the producer and all unsent records."""
+        """Purge and discard the producer with all unsent records."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -429,7 +434,7 @@ class KafkaLog:
         return self._collect_records(first, bytes_max)
 
     def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return a record and the records after it that were already fetched."""
+        """Return `first` and the subsequent records that the consumer has already fetched."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -438,13 +443,13 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except Unknown:  # return the records so far; the next read raises the error again
+            except Unknown:  # return the records read so far; the next read raises the error again
                 self._close_consumer()
                 break
         return found
 
     def _convert_message(self, message: Message) -> Stored:
-        """Convert a record. Verify the last record before the first record of another partition leader."""
+        """Convert a message. If its partition leader is new, verify the last record first."""
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
         assert offset is not None, "a message that was read has an offset"
@@ -458,7 +463,7 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Position the consumer at an offset, or at the first remaining offset if that is later."""
+        """Position the consumer at an offset, or at the first remaining offset if it is higher."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
@@ -467,7 +472,7 @@ class KafkaLog:
     def _verify_last_record(self) -> None:
         """Read the last record again. Raise `Halted` if the record has changed.
 
-        A record that no longer matches its CRC is tolerated, since this reader has already passed the record.
+        A record that no longer matches its CRC is ignored, because this reader has already read the record.
         """
         last = self._last
         if last is None or last.offset < self._request_bounds()[0]:
@@ -487,7 +492,7 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset. Raise `_CorruptBatch` if the CRC does not match in any read."""
+        """Return the record at an offset. Raise `_CorruptBatch` if all reads fail the CRC check."""
         for left in reversed(range(READS_MAX)):
             self._assign_offset(offset)
             try:
@@ -507,7 +512,7 @@ class KafkaLog:
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
-        """Return the next record, or None after `seconds`. Raise `Unknown` for errors of the consumer."""
+        """Return the next record, or None after `seconds`. Raise `Unknown` if the consumer fails."""
         from confluent_kafka import KafkaError
 
         assert self._consumer is not None, "a consumer is assigned before it is asked"
@@ -527,7 +532,7 @@ class KafkaLog:
         return None
 
     def _close_consumer(self) -> None:
-        """Close the consumer. The next consumer calls `_verify_last_record` before it continues."""
+        """Close the consumer. The last record is verified before a new consumer reads further records."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
@@ -535,7 +540,7 @@ class KafkaLog:
     # The bounds of the log.
 
     def _request_bounds(self) -> tuple[int, int]:
-        """Return the bounds, or wait until the partition has a leader that can return them."""
+        """Return the bounds. Wait up to ANSWER_SECONDS for a partition leader that can return them."""
         from confluent_kafka import Consumer, KafkaException
 
         ends = time.monotonic() + ANSWER_SECONDS
@@ -554,7 +559,7 @@ class KafkaLog:
             time.sleep(BEHIND_SECONDS)
 
     def _check_bounds(self, offset: int) -> tuple[int, int]:
-        """Return the bounds. Raise `Unknown`, later `Halted`, if the log ends before its known end."""
+        """Return the bounds. Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log is too short."""
         known_end = max(offset, self._known_end)
         first, end = self._request_bounds()
         if end >= known_end:
@@ -574,7 +579,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (Unknown, NoCluster):  # a server may not have the metadata of the new topic yet
+            except (Unknown, NoCluster):  # a server may not have received the metadata of the new topic yet
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -587,7 +592,7 @@ class KafkaLog:
     # Settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return a sentence if the topic was deleted and created again, and if it has too few replicas."""
+        """Return messages for a topic that was created again, and for a topic with too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -612,7 +617,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a sentence for each unsafe setting of the topic, including defaults of the servers."""
+        """Return a message for each unsafe setting of the topic, including server defaults."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -635,7 +640,7 @@ class KafkaLog:
     # Connections.
 
     def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a connection."""
+        """Return the librdkafka settings of a connection."""
         where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._record_error}
         if self._password_file is not None:
             where["sasl.password"] = self._password_file.read()
@@ -648,7 +653,7 @@ class KafkaLog:
 
     @contextmanager
     def _open_admin(self) -> Iterator[AdminClient]:
-        """Open an admin connection. After a failure, poll the connection to receive its errors."""
+        """Open an admin connection. After a failed request, poll the connection for its error callbacks."""
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._make_admin(), ""
@@ -659,7 +664,7 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Record an error of a connection. "All brokers down" does not replace a more specific error."""
+        """Record a connection error. The error "all brokers down" does not replace a more specific error."""
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
@@ -672,7 +677,7 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Raise `Unknown` for errors of a connection, and `NoCluster` for a missing topic."""
+        """Convert connection errors to `Unknown`, and the error for a missing topic to `NoCluster`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -685,7 +690,7 @@ class KafkaLog:
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
-        """Raise `NoCluster` for an unknown topic, but only after LOST_SECONDS if the topic existed before."""
+        """Raise `NoCluster` for an unknown topic, after LOST_SECONDS if the topic existed before."""
         if not self._is_topic_unknown(error):
             self._missing_since = None
             return
@@ -700,7 +705,7 @@ class KafkaLog:
             ) from error
 
     def _is_topic_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error means that the topic is unknown, and not only that it has no leader."""
+        """Return whether an error reports an unknown topic rather than a partition without a leader."""
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
@@ -722,7 +727,7 @@ class KafkaLog:
 
 
 def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return the exception for a record that Kafka has certainly not accepted."""
+    """Return the exception for a record that Kafka has definitely not appended."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
@@ -740,6 +745,6 @@ def _error_text(error: Exception) -> str:
 
 
 def _single_result(futures: Mapping[Any, Future[Any]]) -> Any:
-    """Return the result of a request for a single resource."""
+    """Return the result of an admin request for a single resource."""
     (future,) = futures.values()
     return future.result(ANSWER_SECONDS + 1.0)

@@ -11,11 +11,11 @@
                 success at another or unknown offset     none: append a BEAT, read up to it, check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that steps down answers no call from its tables, because they may contain records that were not
-accepted. An engine with compare-and-set (`sharedlog.engine`) gives only the first or the third answer.
+A leader that steps down no longer answers calls from its tables, because they may contain records that were
+not accepted. An engine with compare-and-set (`sharedlog.engine`) returns only the first or the third answer.
 
-Cost: no additional records or copies. Weak spot: each success that proves nothing costs a read, so an engine
-that never returns the expected offset is slow, but correct.
+Cost: no additional records or copies. Weak spot: each successful append without proof requires a BEAT and a
+read, so an engine that never returns the expected offset is slow.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ class Candidate:
 
 
 class Leader:
-    """The records of a leader, which follow the history in `fold` at the beginning of the leadership."""
+    """The records that a leader appends. The first record follows the history in `fold`."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The position after the records written so far."""
+        """The position after the last record that the leader has written."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
     def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES of a flush, whose contiguous parts follow the records written so far."""
+        """Return the BYTES of a flush. The contiguous parts begin at `position`."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
@@ -96,14 +96,14 @@ class Leader:
         return records
 
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
-        """Return a BEAT, which also proves the records written before the BEAT."""
+        """Return a BEAT. Its acceptance also proves all records that the leader has written before."""
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
         """Record the success of an append of `count` records, and return the conclusion.
 
         `offset` is the offset of the last record, or None if the engine does not return it. A failed append
-        is not recorded, since the leader steps down.
+        is not recorded, because the leader steps down after a failure.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -150,7 +150,7 @@ def _split_part(part: bytes) -> Iterator[bytes]:
     """Yield a part, split at CommitLog record boundaries if the part is too large for one record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
-        end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank reaches beyond the part
+        end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank may extend beyond the part
         assert end > at, f"a CommitLog record without a length at byte {at} of a part"
         if end - begin > record.BODY_BYTES_MAX and at > begin:
             yield part[begin:at]

@@ -1,10 +1,11 @@
 """The offsets and CRC-32s of the newest leader records that a fold has applied.
 
-A record that a leader has read, or has written and proven, must be unchanged when another node reads the
-record. A record that the engine has lost or replaced is found by its offset, even if offsets have gaps.
+A record that a leader has read, or written and proven, must be the same when another node reads the record. A
+comparison by offset detects a record that the engine has lost or replaced, even if offsets have gaps.
 
-The last `LED_MAX` records are kept in memory, 12 bytes each, and the last `FROZEN_LED_MAX` in a checkpoint.
-Weak spot: older records are not checked, but a checkpoint without these records continues after them.
+At most `LED_MAX` records are kept in memory, with 12 bytes each, and the newest `FROZEN_LED_MAX` records are
+stored in a checkpoint. Weak spot: older records are not checked, but a node that starts from a checkpoint
+does not read these records again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class LeaderRecord(NamedTuple):
 
 
 class LeaderRecords:
-    """Records of leaders, by offset."""
+    """A list of leader records in the order of their offsets."""
 
     def __init__(self) -> None:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest record. Discard the oldest half of more than LED_MAX records."""
+        """Add the newest record. If there are more than LED_MAX records, discard the older half."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)
@@ -45,7 +46,7 @@ class LeaderRecords:
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
 
     def freeze(self, next_offset: int) -> list[list[int]]:
-        """Return the state for a checkpoint, without records at or after `next_offset`."""
+        """Return the state for a checkpoint, which excludes records at or after `next_offset`."""
         newest = slice(-FROZEN_LED_MAX, None)
         both = zip(self._offsets[newest], self._crcs[newest], strict=True)
         return [[offset, crc] for offset, crc in both if offset < next_offset]

@@ -1,10 +1,11 @@
-"""The password of an engine's user, in a file that is read for each connection.
+"""A password file for the user of an engine. The file is read for each connection.
 
-A password in a URL cannot change while the process runs, and is visible in the process list. A password in a
-file can be replaced without a restart. Open sessions are not affected, and new sessions use the new password.
+A password in a URL cannot be changed while the process runs, and is visible in the process list. A password
+in a file can be changed without a restart. A change does not affect open sessions, and new sessions use the
+new password.
 
-Weak spot: after the password was changed in the engine, new sessions are refused until the file is changed,
-too. Open sessions continue.
+Weak spot: after a change of the password in the engine, the engine refuses new sessions until the file is
+changed as well. Open sessions are not closed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the current password. Raise `SessionRefused` if the file has no readable password."""
+        """Return the password in the file.
+
+        Raise `SessionRefused` if the file is unreadable or its first line is empty.
+        """
         try:
             with self.path.open("rb") as file:
                 line = file.read(BYTES_MAX).partition(b"\n")[0].removesuffix(b"\r").decode()

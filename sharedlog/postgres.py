@@ -1,46 +1,49 @@
-"""A shared log in PostgreSQL, with one table of records and one row that contains the head of the log.
+"""A shared log in PostgreSQL, which consists of a table of records and a table with the head of the log.
 
     log_head      one row: the newest epoch and holder, the accepted position, the last offset, and the number
                   of offsets in a partition
     log_record    one row for each record: offset, bytes, time of the append; partitioned by ranges of offsets
 
-An append is a single statement, which updates the head if the head equals the writer's head, and only then
-inserts the records. The row lock serializes appends. A reader sees an offset only after all lower offsets,
-because each commit held the lock on the head. The statement of a former leader updates no row.
+An append is a single statement that updates the head if it equals the writer's head, and inserts the records
+if the head was updated. The row lock on the head serializes appends. A reader sees an offset only after all
+lower offsets, because a transaction holds this lock until it commits. The statement of a former leader
+updates no row.
 
-A commit counts when the server reports it. With `synchronous_standby_names`, the standbys have the records of
-a reported commit. A server that no longer waits for its standbys sends a WARNING with the commit, and
-`Unknown` is raised. `Unknown` is also raised if the connection breaks before the answer.
+An append is complete when the server reports the commit. With `synchronous_standby_names`, the standbys have
+received the records of a reported commit. If the server has stopped waiting for its standbys, it sends a
+WARNING with the commit, and the adapter raises `Unknown`. The adapter also raises `Unknown` if the connection
+is lost before the server responds.
 
-A network that drops packets silently leaves half-open connections. Therefore, each side closes a connection
-after `SILENT_SECONDS` without traffic, and an append in flight raises `Unknown`. The server terminates a
-session that is idle in a transaction, because its node may be partitioned or stopped, and the locks of the
-session would block all other nodes.
+A network that silently drops packets leaves half-open connections. Therefore, each side closes a connection
+after `SILENT_SECONDS` without traffic, and an append in progress raises `Unknown`. The server terminates a
+session that is idle in a transaction, because the locks of a partitioned or stopped node would block all
+other nodes.
 
-Trimming drops whole partitions, which requires no vacuum. Up to one partition of unneeded records remains.
+Trimming drops whole partitions, which requires no VACUUM. Up to one partition of unneeded records remains.
 
-A server that is stopped, or waits for standbys, may never answer although its machine responds. `give_up`
-ends all calls in progress when the node shuts down.
+A server process that is stopped, or waits for standbys, may never respond, although its machine acknowledges
+packets. `give_up` terminates all calls in progress when the node shuts down.
 
-`check_settings` uses a separate connection, because an append may wait for as long as the standbys are down,
-and an operator needs the reason during that time.
+`check_settings` uses a separate connection, so that it reports faults while an append waits for a standby
+that is down.
 
-A server that was promoted without the last rows has an older history. Therefore, on each new connection the
-adapter reads again the last record that it has read or appended. `Halted` is raised if the record differs, or
-if the log ends before the record for `LOST_SECONDS`, since a standby may only be lagging.
+A standby that was promoted without the last rows has an older history. Therefore, after each connect, the
+adapter reads the newest record that it has read or appended again. `Halted` is raised if the record differs.
+`Halted` is also raised if the log ends before the record for `LOST_SECONDS`. The delay allows a standby to
+replay the missing records.
 
-If PostgreSQL cannot read a page, for example because of a wrong checksum, its records are skipped one by one.
-`LogDamaged` contains the number of the first record on the page, and later records can be read. The check on
-a new connection tolerates unreadable pages. If PostgreSQL chooses an unreadable page for an append, since the
-page has room, the append is retried.
+If PostgreSQL cannot read a page, for example because of an invalid checksum, a read of a record on the page
+raises `LogDamaged` with the number of the record. Records on other pages can be read. The check of a new
+connection ignores unreadable pages. An append is retried if PostgreSQL selects an unreadable page for the new
+rows.
 
-Cost: one round trip and one commit for each append, and one more round trip on a new connection and every
-10,000 records to check the partitions. Records are transferred in binary. The hexadecimal text format would
-cost the writer 250 us of CPU time for 25 KB, and the server 550 us, instead of 70 and 190 us. Memory: the
-rows of one read. Weak spot: a loss is detected by the records that this process has read or appended, and by
-the checkpoint of the node. A node that was restarted after its checkpoint, on a server without the later
-rows, cannot detect the loss. If the last page of the table is unreadable, PostgreSQL adds no records, since
-it would use that page.
+Cost: each append requires one round trip and one commit. A new connection, and every 10,000th record,
+requires an additional round trip to check the partitions. Records are transferred in binary format. The
+binary format reduces the CPU time for 25 KB from 250 us to 70 us for the writer, and from 550 us to 190 us
+for the server. Memory: the rows of one read. Weak spot: the adapter detects a loss only by the records that
+this process has read or appended, and by the checkpoint of the node. A node that restarts from its checkpoint
+cannot detect that the server has lost later rows. If the last page of the table is unreadable, PostgreSQL
+adds no records, because new rows are assigned to that page.
 """
 
 from __future__ import annotations
@@ -84,32 +87,38 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""The number of offsets in a partition of a new log. Other nodes must append fewer records while an append,
-which has checked the partitions before, waits for the lock."""
+"""The number of offsets in each partition of a new log.
+
+Between the partition check of an append and its row lock, other nodes must append fewer than this number of
+records.
+"""
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
 """The batch sizes for retries after a batch with an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""The time limit for trimming to wait for readers, during which appends also wait."""
+"""The maximum time that trimming waits for readers. Appends wait during this time."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
-"""The number of attempts to add records if PostgreSQL chooses an unreadable page."""
+"""The maximum number of attempts to insert records if PostgreSQL selects an unreadable page."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""The time without any packet, not even a TCP acknowledgement, after which a connection is closed."""
+"""The time without received packets, including TCP acknowledgements, after which a connection is closed."""
 IDLE_SECONDS: Final = 2
-"""The time limit for an idle session in a transaction, whose statements are normally sent without delay."""
+"""The value of `idle_in_transaction_session_timeout`.
+
+The statements of a transaction are sent without delay.
+"""
 CHECK_MS: Final = 10_000
 """The statement timeout of the connections for checks."""
 TRY_MS: Final = 200
-"""The time limit for a test append to wait for another append, during which later appends also wait."""
+"""The maximum time that a test append waits for another append. Later appends wait during this time."""
 LOST_SECONDS: Final = 20.0
-"""The time for which the log must be too short before its end counts as lost."""
+"""The time in seconds for which the log must be too short before the adapter reports a loss."""
 END_SECONDS: Final = 1.0
 """The interval at which a reader at the end of the log checks that the head has the same end."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""The number of keepalive probes, one each second, before a silent connection is closed."""
+"""The number of keepalive probes, sent once per second, after which a silent connection is closed."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
@@ -118,8 +127,8 @@ _OPTIONS: Final = (
 )
 """The server parameters of a session, which override those of the URL (`options`) or PGOPTIONS.
 
-Records are read only by index scans, since a sequential scan would read every damaged page. JIT is off, since
-PostgreSQL would compile a plan with a high cost estimate at each statement, which takes 100 ms.
+Records are read only by index scans, because a sequential scan fails at each damaged page. JIT is disabled,
+because PostgreSQL would compile plans with high cost estimates for each statement, which takes 100 ms.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -129,7 +138,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""The libpq connection parameters, which the parameters in the URL override."""
+"""The default libpq connection parameters. Parameters in the URL override these defaults."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -141,7 +150,7 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE UNIQUE INDEX ON {log}_record (record);
 """
-# A partition is created and then attached, as PARTITION OF would wait for readers of the table like pg_dump.
+# A partition is created and then attached, because PARTITION OF would wait for readers such as pg_dump.
 _PARTITION: Final = """
 CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
 ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
@@ -180,7 +189,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""The query returns either all rows of a record or none, because a reader compares duplicates."""
+"""The query returns either all rows with a record number or none, because a reader compares duplicates."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -193,7 +202,7 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""The query for the bounds if the first record is unreadable. Trimming removes whole partitions."""
+"""The query for the bounds if the first record is unreadable. The log begins at the first partition."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -218,14 +227,14 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 class PostgresLog:
     """A shared log in the database of `conninfo` (libpq), in tables whose names begin with `log`.
 
-    Each connection reads its password from `password_file`, if given.
+    If `password_file` is given, each new connection reads its password from the file.
 
-    Calls may come from any thread, but run one at a time over one connection. The connection is opened on
-    demand, and opened again after a failure.
+    The methods are thread-safe. The calls use a single connection one at a time. The connection is opened on
+    demand, and reopened after a failure.
     """
 
     is_dense = True
-    """The records are numbered contiguously by the row of the head."""
+    """The row of the head assigns contiguous record numbers."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -237,13 +246,15 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The offset up to which partitions exist, minus one partition for appends of other nodes."""
+        """The offset up to which partitions exist, minus one partition reserved for appends of other nodes.
+        """
         self._has_lax_commits = self._is_void = False
-        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session."""
+        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session.
+        """
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """The time at which this connection last confirmed that the reader is at the end of the log."""
+        """The time of the last query that confirmed that the reader is at the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
@@ -272,8 +283,8 @@ class PostgresLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
         """Append all records if the head is `head`, and set the head to `following`.
 
-        Return the offset of the last record. Raise `Refused` if the head differs and nothing was added, or
-        `Unknown` if the outcome is not known.
+        Return the offset of the last record. Raise `Refused` if the head differs, in which case no record is
+        appended, or `Unknown` if the outcome is unknown.
         """
         count = len(stored)
         with self._use_connection() as connection:
@@ -281,7 +292,7 @@ class PostgresLog:
             values = (*_head_values(following), count, *_head_values(head), count, list(stored))
             last = self._insert_records(connection, _APPEND, values, count)
             if last is None:
-                self._fetch_row(connection, _HEAD)  # raises if the head is gone
+                self._fetch_row(connection, _HEAD)  # raises `NoCluster` if the head is missing
             elif not self._warned:
                 self._record_newest(last, stored[-1])
         if last is None:
@@ -289,17 +300,17 @@ class PostgresLog:
         return last
 
     def note(self, stored: bytes) -> None:
-        """Append a record without comparing the head. Raise `Unknown` if the outcome is not known."""
+        """Append a record without comparing the head. Raise `Unknown` if the outcome is unknown."""
         with self._use_connection() as connection:
             self._make_partitions(connection, 1)
             if self._insert_records(connection, _NOTE, (stored,), 1) is None:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is later.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
-        if the record at `offset` cannot be read, or `Unknown` if PostgreSQL cannot answer.
+        Return at least one record if any exists. Raise `Halted` if the log has lost its end, `LogDamaged` if
+        the record at `offset` cannot be read, or `Unknown` if PostgreSQL cannot answer.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -311,7 +322,10 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows before an unreadable row. Raise `LogDamaged` if the first row is unreadable."""
+        """Return the rows before the first unreadable row.
+
+        Raise `LogDamaged` if that is the row at `offset`.
+        """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
@@ -337,14 +351,14 @@ class PostgresLog:
     def _query_rows(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
-        """Return up to `count` rows in order. If `count` is 1, return only the rows of `offset`."""
+        """Return up to `count` rows in order. If `count` is 1, return only the rows at `offset`."""
         if count == 1:
             return connection.execute(self._format_sql(_READ_ONE), (offset,), binary=True).fetchall()
         values = offset, count, bytes_max
         return connection.execute(self._format_sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset after the last record.
+        """Return the first remaining offset, and the offset that follows the last record.
 
         Raise `Unknown` if PostgreSQL cannot answer.
         """
@@ -361,8 +375,8 @@ class PostgresLog:
     def trim(self, offset: int) -> None:
         """Drop the partitions that end at or before `offset`.
 
-        Raise `Unknown` if another session, such as a dump, reads the log. Nothing is dropped then, since
-        appends would wait for the dump.
+        Raise `Unknown`, and drop no partition, if another session such as a dump reads the log, because
+        appends would wait for this session.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -371,19 +385,19 @@ class PostgresLog:
                 self._drop_partition(connection, number)
 
     def check_settings(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost.
+        """Return a message for each setting that could cause a loss of records.
 
         Raise `Unknown` if PostgreSQL cannot answer.
         """
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # Reopen the session after a change of the setting, since an open session keeps the unsafe value.
+        # An open session may keep an unsafe value, so the session is reopened after the setting has changed.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
 
     def try_append(self) -> None:
-        """Append a record and roll the append back. Raise `Unknown` if the append fails."""
+        """Append a record in a transaction that is rolled back. Raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -400,14 +414,14 @@ class PostgresLog:
                 self._forget_partitions()
 
     def notes(self) -> list[str]:
-        """Return a sentence for each permitted but risky setting.
+        """Return a message for each permitted but risky setting.
 
         Raise `Unknown` if PostgreSQL cannot answer.
         """
         return find_risky_settings(self._read_settings())
 
     def try_session(self) -> int:
-        """Open and close another session, and return the time of the server in ms since 1970.
+        """Open and close a new session. Return the time of the server in ms since 1970.
 
         Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL cannot answer.
         """
@@ -422,7 +436,7 @@ class PostgresLog:
             self._close_connection()
 
     def give_up(self) -> None:
-        """Make all calls raise `Unknown` from now on, including calls in progress, and return immediately."""
+        """Make all calls in progress and all later calls raise `Unknown`. Return immediately."""
         import psycopg
 
         with self._sessions_lock:
@@ -432,10 +446,10 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the rows of a range with their record numbers.
+        """Count the rows of a range, and compare the result with their record numbers.
 
-        The count does not wait for appends, and appends do not wait for the count. Raise `NoCluster` if the
-        tables are missing, or `Unknown` if PostgreSQL cannot answer.
+        The count neither waits for appends nor blocks appends. Raise `NoCluster` if the tables are missing,
+        or `Unknown` if PostgreSQL cannot answer.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
@@ -459,9 +473,9 @@ class PostgresLog:
     def _insert_records(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Add records, and return the number of the last record, or None if the head has changed.
+        """Insert records. Return the number of the last record, or None if the head has changed.
 
-        Raise `LogDamaged` if the table did not store exactly these records.
+        Raise `LogDamaged` if the number of inserted rows or their record numbers are wrong.
         """
         from psycopg.errors import UniqueViolation
 
@@ -486,10 +500,10 @@ class PostgresLog:
     def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Execute a statement that adds records, and return its row. A failed attempt adds nothing.
+        """Execute a statement that inserts records, and return its row. A failed attempt inserts no records.
 
-        PostgreSQL finds a page with room in its free space map, and does not remove an unreadable page from
-        the map, but the next attempt finds another page.
+        PostgreSQL selects a page from its free space map. An unreadable page remains in the map, but the next
+        attempt selects a different page.
         """
         from psycopg.errors import DataCorrupted
 
@@ -513,7 +527,10 @@ class PostgresLog:
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
-        """Create a partition if it is missing. Another node may create the same partition concurrently."""
+        """Create a partition if it does not exist.
+
+        Another node may create the same partition concurrently.
+        """
         from psycopg import errors
 
         bounds = {"first": number * size, "end": (number + 1) * size}
@@ -535,9 +552,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions that the next `count` records need, and two further partitions.
+        """Create the partitions for the next `count` records, and two additional partitions.
 
-        The head is queried only if the newest known record is close to the end of the known partitions.
+        The head is read only if the newest known record is close to the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -552,14 +569,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Discard the set of known partitions, whose creation may have been rolled back with the session."""
+        """Clear the set of known partitions, because a rollback may have removed new partitions."""
         self._partitions.clear()
         self._made_to = 0
 
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the single row of a query on the head. Raise `NoCluster` if the row is missing."""
+        """Return the single row of a query on the head. Raise `NoCluster` if the head is missing."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -572,9 +589,9 @@ class PostgresLog:
     def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
         """Provide the connection for statements.
 
-        Raise `Unknown` if the connection breaks or the server sent a warning, `NoCluster` if the tables of
-        the log are missing, `LogDamaged` if the tables cannot be read, and `RightMissing` if a privilege is
-        missing. `right` explains how to grant the privilege.
+        Raise `Unknown` if the connection is lost or the server has sent a warning, `NoCluster` if the tables
+        of the log are missing, `LogDamaged` if the tables cannot be read, or `RightMissing` if a privilege is
+        missing. The error message contains `right`, which explains how to grant the privilege.
         """
         import psycopg
 
@@ -615,12 +632,12 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Record the newest record that was read or appended."""
+        """Record the offset and CRC-32 of a record that was read or appended, if it is the newest record."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again. Raise `Halted` if the record has changed or remains missing."""
+        """Read the newest record again. Raise `Halted` if it has changed, or is missing for LOST_SECONDS."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         if self._last is None:
@@ -629,11 +646,11 @@ class PostgresLog:
         try:
             is_standby, end, again = self._fetch_row(connection, _AGAIN, (offset,))
         except (DataCorrupted, IndexCorrupted):
-            self._last = None  # it exists, and this reader has already passed it
+            self._last = None  # the record exists, and this reader has already read it
             return
         if end <= offset:
             raise self._make_short_error(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # None if it was trimmed
+        if again is not None and zlib.crc32(again) != crc:  # None if the record was trimmed
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."
@@ -642,8 +659,8 @@ class PostgresLog:
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
         """Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log ends before the next record to read.
 
-        Also raise `Unknown` if the head includes the next record, but the table does not. Later reads show
-        whether the record stays missing.
+        Raise `Unknown` also if the table lacks the next record, although the offset in the head is higher.
+        Later reads show whether the record remains missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -660,7 +677,7 @@ class PostgresLog:
         self._end_checked_at = now
 
     def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
-        """Return the exception for a log that ends before its known end."""
+        """Return the exception for a log that is shorter than before."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
         )
@@ -699,7 +716,7 @@ class PostgresLog:
             raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
     def _make_connection_error(self, error: psycopg.Error) -> Unknown:
-        """Return the exception for an error of the server, or of libpq if no server responds."""
+        """Return the exception for an error of the server or of libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
             return Unknown(f"PostgreSQL did not answer: {said}")
@@ -717,8 +734,8 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Record a warning, which is the only report of a commit that did not wait for standbys."""
-        # Field V is not translated, unlike the text and field S.
+        """Record a warning, because the server reports a commit without standbys only by a warning."""
+        # Field V is not translated, unlike the message and field S.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
@@ -734,8 +751,8 @@ class PostgresLog:
 def _is_refusal(error: psycopg.Error) -> bool:
     """Return whether an error means that a server has responded and refused the session.
 
-    libpq returns no code for a refusal, and the message of the server is translated. A request for a password
-    is certain evidence, and the word FATAL is the same in most languages.
+    libpq returns no error code for a refused session, and the message of the server is translated. A password
+    request proves that a server has responded, and the word FATAL is the same in most translations.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -744,7 +761,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _error_text(error: psycopg.Error) -> str:
-    """Return an error message as one line, since libpq writes one line for each address that it has tried."""
+    """Return an error message as one line. libpq reports one line for each address that it has tried."""
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return error.diag.message_primary or "; ".join(lines) or type(error).__name__

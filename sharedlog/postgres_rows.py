@@ -1,11 +1,11 @@
-"""Checks that the table of a log contains each record once, by counts of rows and by its unique index.
+"""Checks of row counts and of the unique index, which show whether a log contains each record exactly once.
 
-A count reads a range of record numbers in one snapshot. The count detects gaps, duplicates, lost first or
-last rows, and a table without a valid unique index on its record numbers. A new log is created with this
-index (`found`), and each new partition gets its part of the index.
+A check reads a range of record numbers in a single snapshot. The check detects gaps, duplicates, lost first
+or last rows, and a missing or invalid unique index on the record numbers. `found` creates this index for a
+new log, and PostgreSQL creates an index on each new partition.
 
-Cost: a count reads at most RANGE_RECORDS index entries. Weak spot: a count does not detect a record whose
-content was replaced, but its CRC or the chain does (`sharedlog.scrub`).
+Cost: a check reads at most RANGE_RECORDS index entries. Weak spot: a check does not detect a record with
+changed content, which the CRC of the record or the chain detects (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
-"""The maximum number of gaps and duplicates that one count reports."""
+"""The maximum number of gaps and duplicates that one check reports."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
 FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = '{log}_record'::regclass
 """
-"""The query for the first record of the oldest partition. Trimming drops whole partitions."""
+"""The query for the first record number of the oldest partition. Trimming drops whole partitions."""
 _EDGES: Final = "SELECT min(record), max(record) FROM {log}_record"
 _STEPS: Final = """
 SELECT record, following FROM (
@@ -40,13 +40,15 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 
 
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
-    """Count up to RANGE_RECORDS records from `from_record` on, or from the first record of the log.
+    """Check up to RANGE_RECORDS records starting at `from_record`, or at the first record of the log.
 
-    The connection must be in autocommit mode. Raise `NoCluster` if the log has no head, or psycopg's errors.
+    The connection must be in autocommit mode. Raise `NoCluster` if the log has no head. Errors of psycopg are
+    not converted.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # First, as the snapshot is taken by the first query: no partition of it may be dropped after.
+        # The lock precedes the first query, which takes the snapshot, so that no partition of the snapshot is
+        # dropped.
         _execute(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _fetch_row(connection, _HEAD, log)
         (first,) = _fetch_row(connection, _FIRST, log)
@@ -62,7 +64,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a sentence about records lost at the beginning or end of the log, or "" if none are lost."""
+    """Return a message about records lost at the beginning or end of the log, or "" if none was lost."""
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
@@ -76,7 +78,7 @@ def _describe_edge(log: str, first: int, last: int, least: int | None, most: int
 
 
 def _describe_gap(log: str, record: int, following: int) -> str:
-    """Return a sentence about two adjacent rows whose record numbers are not consecutive."""
+    """Return a message about two adjacent rows whose record numbers are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
     return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
@@ -105,5 +107,5 @@ def _fetch_row(connection: psycopg.Connection[Any], statement: str, log: str) ->
 def _execute(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
-    """Insert names into a statement and execute it. Names and settings cannot be query parameters."""
+    """Format a statement and execute it. PostgreSQL does not accept identifiers as query parameters."""
     return connection.execute(statement.format(**names).encode(), values or None)

@@ -1,12 +1,13 @@
 """The PostgreSQL settings that make a shared log durable, and the commands that set them.
 
-fsync, full_page_writes      on, or else a power cut loses accepted records or the whole database
-synchronous_commit           on or remote_apply in the session; roles, databases and poolers may override it
-synchronous_standby_names    as many standbys in step as required, or else no commit is acknowledged
-a standby, read only         accepts no writes
-no synchronous standby       reported but allowed; accepted records are on one machine only
+fsync, full_page_writes      must be on; otherwise, a power failure can lose accepted records or the database
+synchronous_commit           must be on or remote_apply in the session; a role, database or pooler can change it
+synchronous_standby_names    requires a number of synchronous standbys; with fewer, no commit is acknowledged
+a standby, or read only      not usable, because the server rejects writes
+no synchronous standby       allowed, but reported, because accepted records are on a single machine
 
-Weak spot: no setting of the primary shows how a standby syncs, or whether two standbys share a machine.
+Weak spot: the settings of the primary do not show whether a standby syncs its writes, or whether two standbys
+run on the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """The settings of a session, with values and sources by name, and the state of the standbys."""
+    """The settings of a session and the state of the standbys.
+
+    Values and sources are mapped by setting name.
+    """
 
     values: dict[str, str]
     sources: dict[str, str]
@@ -36,13 +40,13 @@ class Settings(NamedTuple):
     in_step: list[str]
     """The `application_name` of each standby that commits wait for."""
     standby_count: int
-    """The number of all standbys, including asynchronous standbys and those out of step."""
+    """The number of all connected standbys, including asynchronous standbys and those catching up."""
     unseen_count: int
-    """The number of standbys whose synchronous state is hidden from this user."""
+    """The number of standbys whose `sync_state` is hidden from this user."""
 
     @property
     def needed_count(self) -> int:
-        """Return the number of standbys that must have a record before its commit is acknowledged."""
+        """Return the number of standbys that must confirm a commit before the commit is acknowledged."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -50,7 +54,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a sentence for each setting under which records are lost or refused."""
+    """Return a message for each setting that causes a loss or a rejection of records."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -70,7 +74,7 @@ def find_setting_faults(found: Settings) -> list[str]:
 
 
 def find_risky_settings(found: Settings) -> list[str]:
-    """Return a sentence for each permitted but risky setting, with the command to change it."""
+    """Return a message for each permitted but risky setting, with a command to change the setting."""
     said = []
     if not found.needed_count and not found.is_standby:
         beside = f" ({found.standby_count} follow, and nobody waits for them)" if found.standby_count else ""
@@ -88,7 +92,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a sentence about the data loss that a disabled setting causes, with the command to enable it."""
+    """Return a message about the data loss that a disabled setting causes, with a command to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -118,12 +122,12 @@ def _describe_standbys(found: Settings) -> str:
 
 
 def _alter_system(name: str, value: str) -> str:
-    """Return the command that sets a setting of the server."""
+    """Return the command that changes a server setting."""
     return f"ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf();"
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that sets a user's setting in a database, which takes precedence."""
+    """Return the command that changes a setting of a user in a database, which overrides the server setting."""
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 

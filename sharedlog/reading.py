@@ -1,11 +1,11 @@
-"""Reads the records of a shared log in order, each with its outcome in the fold.
+"""Functions that read the records of a shared log in order, and apply each record to a fold.
 
-A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the first
-record of the log were trimmed, and only a checkpoint replaces them (`Trimmed`). A later gap raises
-`LogDamaged` if the engine is dense. If the engine is not dense, the chain of the history shows whether bytes
-are missing (`sharedlog.fold`). `records` reads without a fold, and yields the records without checks.
+A record that does not match its CRC is read at most `fold.READS_MAX` times. If the next record of a fold was
+trimmed, `Trimmed` is raised, and the node needs a checkpoint. A gap between two records raises `LogDamaged`
+if the engine is dense. If the engine is not dense, the chain of the history shows whether bytes are missing
+(`sharedlog.fold`). The function `records` reads the log without a fold.
 
-Weak spot: a lost first record cannot be distinguished from a trimmed record here, but the scrub detects the
+Weak spot: a reader cannot distinguish a lost first record from a trimmed record, but the scrub detects the
 loss (`sharedlog.scrub`).
 """
 
@@ -24,7 +24,7 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Yield the existing records from the fold's next record on, with their outcomes.
+    """Apply all existing records after the fold's last record, and yield each record with its outcome.
 
     Raise `Trimmed` if the next record was trimmed, `Halted` if a record is illegal, or `Unknown` if the
     engine cannot answer.
@@ -53,11 +53,11 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield the existing records from the first remaining record on, without a fold.
+    """Yield all existing records in order, without a fold.
 
-    Skip records that do not match their CRC, that the engine cannot read, or that belong to another cluster.
-    If `cluster` is None, records of any cluster are returned. Raise `Unknown` if the engine cannot answer, or
-    `LogDamaged` if the engine does not give the number of an unreadable record.
+    Records that do not match their CRC, unreadable records, and records of other clusters are skipped. If
+    `cluster` is None, records of all clusters are returned. Raise `Unknown` if the engine cannot answer, or
+    `LogDamaged` if the engine does not return the number of an unreadable record.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -92,7 +92,7 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise the error for a gap before a record. Return if the gap is legitimate."""
+    """Raise `Trimmed` or `LogDamaged` for a gap before a record. Return if the engine allows such a gap."""
     first, end = engine.bounds()
     if first > expected:
         raise Trimmed(

@@ -4,22 +4,23 @@
     beat     a BEAT, if nothing else was written for a while: a sign of life, and a proof of leadership
 
 Rules
-1. The local write comes first and is not synced, since after a restart this node reads accepted records again
-   from the shared log. An append therefore waits only for the commit of the engine.
-2. An append returns only if it is proven (`sharedlog.leading`). Otherwise `append` raises `NotAccepted`, an
-   OSError. The state of the core is then void, as after a disk failure, and this node no longer leads.
-3. The fold of the leader applies the leader's own records in the order of the log, as followers do. Leader
-   and followers therefore check the same history, and their checkpoints have the same positions of the log.
-4. Only one append, of a flush or a BEAT, runs at a time. The next append begins at the proven end of the
-   last append.
+1. An append first writes the records to the local segments, without a sync, and then waits for the commit of
+   the engine. No sync is required, because a restarted node reads accepted records again from the shared log.
+2. An append returns only if the records are proven to be accepted (`sharedlog.leading`). Otherwise, `append`
+   raises `NotAccepted`, which is an OSError. After this error, the node discards the state of its core, as
+   after a disk failure, and is no longer the leader.
+3. The fold of the leader applies the leader's own records in the order of the log, as the followers do. The
+   leader and the followers therefore verify the same history and store the same positions in checkpoints.
+4. Appends of flushes and BEATs run one at a time. Each append begins at the proven end of the previous
+   append.
 
-`proven_ms` is the start of the newest proven append, by the caller's clock. At that time, no other node was
-leader. A negative answer waits until `proven_ms` is later than the start of its call
-(`services.live.durability`).
+`proven_ms` is the start time of the newest proven append, according to the caller's clock. At that time, no
+other node was leader. A negative answer to a call is delayed until `proven_ms` is later than the start of the
+call (`services.live.durability`).
 
-Cost: the round trip of the engine, 79 bytes for each record, and two computations of BLAKE2b, by the writer
-and by the fold. Weak spot: an unanswered append blocks all later appends until the engine gives up, and even
-then the outcome of the append may be unknown.
+Cost: one round trip to the engine for each append, and 79 bytes and two computations of BLAKE2b for each
+record. Weak spot: an unanswered append blocks all later appends until the call of the engine fails, and the
+outcome of the append may remain unknown.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The sink of the leader of a cluster. `fold` has just read the EPOCH of this node.
+    """The sink of the leader of a cluster. `fold` has applied the EPOCH of this node, and no later record.
 
-    `clock` is any monotonic clock in ms. `accepted` is called after each proof, and may raise OSError.
+    `clock` is a monotonic clock in ms. `accepted` is called after each proven append, and may raise OSError.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """The start of the newest proven append. No other node was leader until then."""
+        """The start time of the newest proven append in ms. No other node was leader at this time."""
         self.is_over = False
         """Whether an append was not proven, so that this node no longer leads."""
 
@@ -76,15 +77,15 @@ class SharedSink:
             self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, which proves that this node leads. Raise `NotAccepted` if the proof fails."""
+        """Append a BEAT to prove that this node leads. Raise `NotAccepted` if the BEAT is not proven."""
         with self._lock:
             self._require_leadership()
             self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Announce the end of this node's leadership, and its successor `to`.
+        """Announce the end of this node's leadership and the name of its successor, `to`.
 
-        Later writes are refused, since they would count as a sign of life. Raise `NotAccepted` if the
+        Later writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if the
         announcement is not proven.
         """
         with self._lock:
@@ -109,15 +110,15 @@ class SharedSink:
 
     def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        began_ms, self.is_over = self._clock(), True  # until proven, even if an exception is raised
+        began_ms, self.is_over = self._clock(), True  # cleared only by a proof, so exceptions leave it set
         try:
             self._append_and_prove(records)
-        except (Refused, Unknown, Halted, Trimmed) as error:  # if trimmed, another node has long been leader
+        except (Refused, Unknown, Halted, Trimmed) as error:  # if trimmed, another node has become leader
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
         try:
             self._accepted()
-        except OSError as error:  # this node still leads, so it may announce that it leaves
+        except OSError as error:  # this node still leads, so it can still announce its step-down
             raise NotAccepted(f"The disk of this node has failed ({error}).") from error
 
     def _append_and_prove(self, records: list[SharedRecord]) -> None:
@@ -127,7 +128,7 @@ class SharedSink:
         self._require_new_offset(offset, len(stored))
         if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
             self._leader.record_answer(None)
-            # A plain BEAT after "leaves" would be a sign of life and revoke it, so repeat the facts.
+            # A BEAT without the facts would revoke an earlier "leaves", so the BEAT repeats the facts.
             self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
@@ -137,7 +138,7 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if this proves nothing."""
+        """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if the history has no proof."""
         offset = self._engine.append_if(
             self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
         )
@@ -149,7 +150,7 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if new records got offsets at which this node has read other records."""
+        """Raise `LogDamaged` if the engine assigned offsets at which this node has already read records."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(
@@ -158,5 +159,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head of the shared log after the records written so far."""
+        """Return the head of the shared log after the last written record."""
         return Head(*self._right, self._leader.position)
