@@ -7,9 +7,9 @@
     trim            deletes the records before an offset
     check_settings  reports settings under which accepted records could be lost
 
-An engine loses no accepted record if any one of its machines fails. The engine may respond late, twice or
-not at all, and a call raises `Unknown` if its outcome is not known. Offsets increase, but may have gaps
-unless the engine is dense.
+An engine loses no accepted record if one of its machines fails. A call raises `Unknown` if its outcome is
+unknown, for example because the engine does not respond in time. Offsets increase, but may have gaps unless
+the engine is dense.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Engine(Protocol):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether offsets are contiguous, in which case a gap means that a record is lost."""
+        """Return whether offsets are contiguous. In a dense engine, a gap shows that a record was lost."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """Append records at contiguous offsets if the head equals `head`, and set the head to `following`.
 
         Return the offset of the last record, or None if the engine returns no offset or cannot confirm that
-        the records are contiguous. Raise `Refused` if nothing was added, or `Unknown` if that is uncertain.
-        An engine that cannot compare heads always appends, and the fold uses the order in the log to decide
-        which records are valid.
+        the records are contiguous. Raise `Refused` if no record was appended, or `Unknown` if the outcome is
+        unknown. An engine that cannot compare heads appends the records in any case, and each fold determines
+        the valid records from their order in the log.
         """
 
     def note(self, stored: bytes) -> None:
         """Append a record without changing the head.
 
-        Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known.
+        Raise `Refused` if the record was not appended, or `Unknown` if the outcome is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:

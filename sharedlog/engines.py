@@ -1,4 +1,4 @@
-"""Selects the engine that a URL specifies, and creates a cluster in an engine.
+"""Functions that select the engine for a URL, and create a cluster in an engine.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
@@ -76,7 +76,7 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the parameters of a URL and return it, or None if there is none."""
+    """Remove the password file from the URL parameters. Return the file, or None if the URL has none."""
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
@@ -178,7 +178,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without its password, even if a / or ? in the password is not escaped."""
+    """Return a URL without its password. The password may contain an unescaped / or ?."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -187,7 +187,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Return a URL without its password. Treat all text before the last @ as credentials."""
+    """Return a URL without its password. All text before the last @ is treated as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -195,5 +195,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Assemble a URL from its parts. Keep the // if the host is empty, because libpq requires it."""
+    """Return the URL with the given parts. libpq requires the // even if the host is empty."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

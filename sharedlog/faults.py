@@ -1,4 +1,4 @@
-"""Finds faulty records of a shared log by reading the records again.
+"""Functions that detect faulty records of a shared log by reading the records again.
 
     another node cannot read past record N     --> the leader reads N and the last leader record before N
                                                    (`fault_at`)
@@ -12,13 +12,13 @@
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads the records in order, so the faulty record is either N or the last leader record before N. If
-both records match the records that this node has applied, this part of the log is valid, and the disk or
+Another node reads the records in order, so the faulty record is either N or the last leader record before N.
+If both records match the records that this node has applied, the log is valid up to record N, and the disk or
 memory of the other node is faulty.
 
 Cost: a few reads of up to READ_BYTES. Weak spot: if the engine is not dense, the loss of a record that is
-older than the records in `sharedlog.led` is not detected. In that case, the other node can fetch the later
-checkpoint of this node.
+older than the records in `sharedlog.led` is not detected. After such a loss, the other node can fetch a later
+checkpoint from this node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sharedlog.led import LeaderRecord
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""The maximum size of one read, which is limited because an append may have to wait for the read."""
+"""The maximum size of a read in bytes. The size is limited because an append may have to wait for a read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
@@ -67,7 +67,7 @@ def _find_duplicate(rows: list[Stored]) -> str:
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return the fault in a leader record that this node has applied, or "" if it is valid or was trimmed."""
+    """Return the fault in a leader record that this node has applied, or "" if it is valid or trimmed."""
     try:
         rows = _read_rows(engine, led.offset)
     except LogDamaged as error:
@@ -97,14 +97,14 @@ def _read_rows(engine: Engine, record: int) -> list[Stored]:
 
 
 def describe_unreadable(record: int, error: LogDamaged) -> str:
-    """Return a sentence about a record that the engine cannot read."""
+    """Return a message about a record that the engine cannot read."""
     return error.detail if error.record == record else f"Record {record} or one behind it: {error.detail}"
 
 
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return the fault in a record, or "" if the record matches its CRC or does not belong to the cluster.
 
-    A mismatch is confirmed by a second read.
+    A second read confirms each CRC mismatch.
     """
     if not _is_garbled(one, cluster):
         return ""

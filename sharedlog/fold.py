@@ -259,7 +259,7 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position, or None if the position is too old for a decision."""
+        """Return whether this history contains a position, or None if the position was discarded."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
@@ -459,7 +459,7 @@ class Positions:
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position, or None if positions of that age were discarded."""
+        """Return whether this history contains a position, or None if the position was discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:

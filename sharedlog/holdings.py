@@ -1,4 +1,4 @@
-"""The copies of the store that nodes announce in the shared log. They determine how far it is trimmed.
+"""The copies of the store that nodes announce in the shared log. The announcements determine the trim offset.
 
     CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
                  certificate                            needs no record before next_record again
@@ -13,18 +13,18 @@
 Rules
 1. Records before the lowest `next_record` of all known nodes are trimmed, but only while two nodes have a
    copy. Two machines therefore have the content of each trimmed record.
-2. An absent node counts until an operator removes it. If a removed node returns after the log was trimmed,
-   it fetches the copy of another node.
-3. Only the latest record from a node counts, even if its `next_record` has decreased, because the node may
-   have lost its disk.
+2. The last record of an offline node limits trimming until an operator removes the node. If a removed node
+   restarts after the log was trimmed, it fetches the copy of another node.
+3. Only the newest record of a node is used, even if `next_record` has decreased, because the node may have
+   lost its disk.
 4. A node without a record in the log does not prevent trimming, so a new node first appends a HOLD. If the
-   log was trimmed before the HOLD was appended, the node fetches a copy again.
+   log is trimmed before the HOLD is appended, the node fetches another copy.
 
-Another node can use the secret to fetch the copy over HTTP. Any reader of the shared log can read the secret,
-but such a reader can read all data anyway.
+Other nodes use the secret to fetch the copy over HTTP. Each reader of the shared log can read the secret, but
+such a reader also has access to all data in the log.
 
-Cost: one record for each checkpoint. At most NODES_MAX nodes are tracked, and trimming does not wait for
-any other nodes.
+Cost: one record for each checkpoint. At most NODES_MAX nodes are tracked, and trimming ignores additional
+nodes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ COPIES_MIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The store copy on a node, which includes the history up to `end` and all records before `next_record`.
+    """The copy of the store on a node. The copy contains the history up to `end`.
 
-    `end` is None if the node has no copy.
+    The copy includes all records of the shared log before `next_record`. `end` is None if the node has no
+    copy.
     """
 
     next_record: int
@@ -51,7 +52,7 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The contents of the GENESIS record, for nodes that read the log after the GENESIS was trimmed."""
+    """The contents of the GENESIS record, which are used after the GENESIS record was trimmed."""
     certificate: str = ""
     """The TLS certificate of the node at `http` as PEM, or "" if the node serves HTTP without TLS."""
     supports: int = OLDEST
@@ -71,7 +72,7 @@ class Holding:
 
 
 class Unreadable(NamedTuple):
-    """A record that a node cannot read, the end of the history before this record, and the reason."""
+    """The number of an unreadable record, the end of the history before the record, and the reason."""
 
     record: int
     end: int
@@ -84,9 +85,15 @@ class Holdings:
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """The epoch and number of each node's newest report of an unreachable leader. Not in checkpoints."""
+        """The epoch and number of each node's newest report of an unreachable leader.
+
+        Checkpoints omit this field.
+        """
         self.unreadable: dict[str, Unreadable] = {}
-        """The unreadable record of each node, until the node has a later copy. Not in checkpoints."""
+        """The unreadable record of each node, until the node has a later copy.
+
+        Checkpoints omit this field.
+        """
 
     def apply_record(self, facts: dict[str, Any]) -> None:
         """Apply a CHECKPOINT or HOLD."""
@@ -105,12 +112,12 @@ class Holdings:
                 del self.unreadable[node]
 
     def _has_copy_beyond(self, node: str, record: int) -> bool:
-        """Return whether a node's copy already includes all records up to and including `record`."""
+        """Return whether a node's copy includes all records up to and including `record`."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Remove a node that will not return."""
+        """Remove a node that an operator has removed permanently."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 

@@ -1,7 +1,7 @@
 """The PostgreSQL settings that make a shared log durable, and the commands that set them.
 
 fsync, full_page_writes      must be on; otherwise, a power failure can lose accepted records or the database
-synchronous_commit           must be on or remote_apply in the session; a role, database or pooler can change it
+synchronous_commit           must be on or remote_apply in the session; a role, database or pooler may differ
 synchronous_standby_names    requires a number of synchronous standbys; with fewer, no commit is acknowledged
 a standby, or read only      not usable, because the server rejects writes
 no synchronous standby       allowed, but reported, because accepted records are on a single machine
@@ -127,7 +127,7 @@ def _alter_system(name: str, value: str) -> str:
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that changes a setting of a user in a database, which overrides the server setting."""
+    """Return the command that changes a setting of a user in a database and overrides the server."""
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 

@@ -1,4 +1,6 @@
-"""The record format of a shared log: the writer, its epoch, and the position in the history.
+"""The record format of a shared log.
+
+A record identifies its writer, its epoch and its position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -15,12 +17,12 @@
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records in BYTES, or a JSON object in the other kinds
 
-A kind or body version that older programs cannot read is written only if the finalized version of the cluster
-ensures that all nodes can read it (`sharedlog.versions`).
+A record kind or body version that older programs cannot read is written only if the finalized version of the
+cluster guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies a whole history by 64 bits, which are the BLAKE2b
-hash of the previous chain, start, zeros and body. Two histories with the same chain at the same end have the
-same bytes.
+Integers are big-endian and unsigned. The chain identifies the whole history by a 64-bit BLAKE2b hash of the
+previous chain, start, zeros and body. Two histories with the same chain at the same end have the same bytes,
+except for hash collisions.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -33,8 +35,8 @@ same bytes.
     CHECKPOINT   by any node                              its holding, synced and read back
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: 79 bytes for each record, and BLAKE2b at 1 GB/s. Weak spot: a chain of 64 bits distinguishes histories
-that differ by accident, but does not protect against forged histories.
+Cost: 79 bytes for each record, and the computation of BLAKE2b at 1 GB/s. Weak spot: a chain of 64 bits
+detects accidental differences between histories, but does not protect against a forged history.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""The maximum size of the body of BYTES, except for a single CommitLog record that is larger."""
+"""The maximum size of the body of BYTES in bytes. A larger body contains a single CommitLog record."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -77,12 +79,12 @@ class Foreign(ValueError):
 
 
 class Garbled(ValueError):
-    """The bytes are a record of this cluster, but differ from the written bytes."""
+    """The bytes are a record of this cluster that does not match its CRC."""
 
 
 @dataclass(slots=True, frozen=True)
 class SharedRecord:
-    """A record of a shared log. `start`, `zeros`, `chain` and `is_last` are fields of the table above."""
+    """A record of a shared log. The module docstring describes `start`, `zeros`, `chain` and `is_last`."""
 
     cluster: bytes
     kind: int
@@ -97,12 +99,12 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """Return the CommitLog offset after these BYTES."""
+        """Return the CommitLog offset that follows the bytes of this record."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the JSON body of a record, which may be of any kind except BYTES."""
+        """Return the decoded JSON body of a record of any kind except BYTES."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
@@ -129,7 +131,8 @@ def encode(record: SharedRecord) -> bytes:
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
     """Decode a record of `cluster`, or of any cluster if `cluster` is None.
 
-    Raise `Foreign` if the bytes are not such a record, or `Garbled` if the record does not match its CRC.
+    Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if the record does not match
+    its CRC.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         raise Foreign("no record of a shared log")
@@ -145,12 +148,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after bytes of the CommitLog, computed from the chain before the bytes."""
+    """Return the chain after `body` and `zeros`, which is computed from the chain before these bytes."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Return facts as a JSON body. Equal facts result in equal bytes."""
+    """Return facts as a JSON body. Equal facts produce equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

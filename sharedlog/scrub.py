@@ -1,21 +1,23 @@
-"""The scrub, by which the leader verifies all records of the log in small steps.
+"""A background task of the leader that verifies all records of the shared log in small steps.
 
-    count   compares the number of rows of a range with their record numbers, in engines with rows
-            (`sharedlog.postgres_rows`): detects lost and duplicated records
-    read    verifies the records of a range by their CRC: detects changed and unreadable records
-    begin   compares the first record of the log with the next record of each node: detects deletions by other
-            programs, as the leader trims no record that a node needs. A fault is reported at the second
-            check, as a node may have just announced its holding
-    pass    checks from the first record of the log to its end; its faults are reported until the end of the
-            next pass
+    count   compares the number of rows in a range with their record numbers, in engines with rows
+            (`sharedlog.postgres_rows`). The count detects lost and duplicated records
+    read    verifies the CRC of each record in a range. The read detects changed and unreadable records
+    begin   compares the first record of the log with the next record of each node. The comparison detects
+            deletions by other programs, because the leader trims no record that a node needs. A fault is
+            reported only if two consecutive checks find it, because a node may have just announced its
+            holding
+    pass    checks all ranges from the first record of the log to its end. The faults of a pass are reported
+            until the end of the next pass
 
-A fault is reported with its record number, and has no other effect here. A reader halts when it reaches the
-record (`sharedlog.reading`, `sharedlog.fold`).
+The scrub only reports a fault with its record number. A reader halts when it reaches the faulty record
+(`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: each check counts 200,000 rows and makes READS reads of READ_BYTES, independent of the size of the log.
-A pass through 1 GiB takes four hours. Weak spot: the scrub does not detect a record that was replaced by
-another valid record of the same cluster, or was lost by a topic. A reader of the history detects the fault,
-and the leader checks the record after the reader has reported it (`sharedlog.faults`).
+Cost: each check counts up to 200,000 rows and performs up to READS reads of READ_BYTES, regardless of the
+size of the log. A pass through 1 GiB takes four hours. Weak spot: the scrub does not detect a record that was
+replaced by another valid record of the same cluster, or a record that a Kafka topic has lost. A reader of the
+history detects such a fault and reports the record, and the leader then checks the reported record
+(`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""The maximum number of faults that are kept for a pass."""
+"""The maximum number of faults that are stored for each pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class CheckResult(NamedTuple):
-    """The result of a check, with a sentence for each fault and the record at which the next check begins."""
+    """The result of a check, with a message for each fault and the record at which the next check begins."""
 
     faults: list[str]
     next_record: int
     is_whole: bool
-    """Whether the check has reached the end of the log."""
+    """Whether the check reached the end of the log."""
 
 
 class Rows(Engine, Protocol):
     """An engine whose rows can be counted."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare a range of rows with their record numbers.
+        """Count the rows of a range, and compare the result with their record numbers.
 
         Raise `Unknown` or `Refused` if the engine cannot answer.
         """
@@ -57,7 +59,7 @@ class _ScrubPass:
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """The next record to check, and the time at which the last pass ended or the first pass began."""
+        """The next record to check, and the end time of the last pass or the start time of the first pass."""
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
@@ -77,7 +79,7 @@ class _ScrubPass:
 
 
 class Scrub:
-    """The scrub of the shared log of a cluster. `cluster` is its id, and `clock` is a monotonic clock in ms.
+    """The scrub of a shared log. `cluster` is the cluster id, and `clock` is a monotonic clock in ms.
 
     `needed` returns the next record of each node.
     """
@@ -92,17 +94,17 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """The faults of deleted records that nodes need, at the last check and at the previous check."""
+        """The faults for deleted records that nodes need, at the last check and at the check before."""
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
-        """Return a sentence for each current fault of the log."""
+        """Return a message for each current fault of the log."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """Return the time since the last pass of each kind, in ms, and the number of passes."""
+        """Return the time since the last pass of each kind in ms, and the number of passes of each kind."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -114,7 +116,8 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges.
 
-        Raise `Unknown` or `Refused` if the engine cannot answer. The next call continues at the same record.
+        Raise `Unknown` or `Refused` if the engine cannot answer. After an error, the next call continues at
+        the same record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -136,7 +139,7 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> CheckResult:
-    """Count the next range of rows. If the rows cannot be read, return a fault and end the pass.
+    """Check the row numbers of the next range. If the rows are unreadable, report a fault and end the pass.
 
     Raise `Unknown` or `Refused` if the engine cannot answer.
     """
@@ -147,9 +150,9 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
-    """Verify some records from `from_record` on, or from the first remaining record.
+    """Verify a range of records, which starts at `from_record` or at the first remaining record.
 
-    A mismatch of a CRC is confirmed by a second read. Raise `Unknown` or `Refused` if the engine fails.
+    A second read confirms each CRC mismatch. Raise `Unknown` or `Refused` if the engine cannot answer.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -162,7 +165,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
 
 
 def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
-    """Verify a single record, after the engine has failed to read its range as a whole."""
+    """Verify a single record after the engine has failed to read a range."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

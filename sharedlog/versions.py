@@ -1,14 +1,14 @@
 """The version of a cluster, which limits the record formats in its log, like `metadata.version` in Kafka.
 
 Nodes are upgraded one at a time, and a reader halts at a kind or body format that it does not support.
-Therefore, each program announces the highest version that it *supports*, the cluster has one *finalized*
-version, and no node writes a record that needs a version higher than the finalized version.
+Therefore, each program announces the highest version that it *supports*. The cluster has a single *finalized*
+version, and no node writes a record that requires a higher version.
 
     version   content
     3         all kinds and bodies of the first release
 
-Lower version numbers belong to programs before the first release, whose records differ. A cluster with a
-lower version is refused.
+Lower version numbers belong to programs before the first release, which use a different record format. A node
+halts if its cluster has a lower version.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
@@ -17,16 +17,17 @@ lower version is refused.
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
-1. The leader finalizes a new version at the command of an operator (`tidewheel cluster set-version`), and
-   only if all nodes in the log support the version (`nodes_without_support`). The finalized version never
-   decreases, since the log may contain records that need the version.
-2. A program that does not support the finalized version halts when it reads the version, before it can
-   misread a record. A program also halts if the finalized version is missing.
-3. A program ignores an unknown field of a JSON body, but halts at an unknown kind or body version
-   (`sharedlog.fold`). `NEEDS` lists the version that a kind or body version needs, and a writer compares this
-   version before writing.
+1. The leader finalizes a new version only at the command of an operator (`tidewheel cluster set-version`),
+   and only if all nodes in the log support the version (`nodes_without_support`). The finalized version never
+   decreases, because the log may contain records that require it.
+2. A program that does not support the finalized version halts as soon as it reads this version, before it can
+   misinterpret a record. A program also halts if the finalized version is missing.
+3. A program ignores unknown fields of a JSON body, but halts at an unknown kind or body version
+   (`sharedlog.fold`). `NEEDS` lists the cluster version that each kind and body version requires, and a
+   writer checks the required version before each append.
 
-Limitation: rule 1 does not check nodes that are unknown to the log or forgotten, but rule 2 covers them.
+Limitation: rule 1 does not check nodes without a record in the log, or nodes that an operator has removed,
+but rule 2 stops such nodes.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ OLDEST: Final = applied_limits.OLDEST
 SUPPORTED: Final = 3
 """The highest version that this program supports."""
 UNSAID: Final = 0
-"""The version of a record that contains no version. No release writes such a record."""
+"""The version that represents a missing version field. All releases write the field."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
-"""The version that must be finalized before a kind with a body version may be written."""
+"""The finalized version that is required to write a record, by record kind and body version."""
 
 
 def may_write(record: SharedRecord, finalized: int) -> bool:
-    """Return whether all nodes of a cluster with this finalized version can read a record."""
+    """Return whether all nodes of a cluster with the version `finalized` can read a record."""
     needed = NEEDS.get((record.kind, record.version))
     return needed is not None and needed <= finalized
 
 
 def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
-    """Return the nodes that do not support a version, with the versions that they support."""
+    """Return the highest supported version of each node that does not support the version `wanted`."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 
 def describe_unsupported(finalized: int) -> str:
-    """Return the reason why this program does not support a finalized version, or "" if it does."""
+    """Return a reason if this program does not support a finalized version, or "" if it does."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

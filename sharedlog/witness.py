@@ -5,24 +5,25 @@
                        --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
                        --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
-If a copy of the store is void, the node opens its checkpoint and reads the log again from there. If the
-engine has lost records that this node had read (by an unclean election, or because a standby without the
-records was promoted), the copy would reach an older end, and the node would lead without the records that it
-had acknowledged. Therefore, positions are kept outside of the copy: the newest record that this process has
-read, or after a restart the record in a file (`restore`), and the next record of the checkpoint. Records of
-holdings are excluded (`Fold.last_led`), since they are equal in two histories and are appended again.
+If a node discards its copy of the store, it opens its checkpoint and reads the log again from the position of
+the checkpoint. An unclean leader election, or the promotion of a standby without the newest records, can lose
+records that this node had read before. The new copy would then end earlier, and the node could become leader
+without records that it had acknowledged. Therefore, the newest record that the process has read is stored
+outside the copy, and is restored from a file after a restart (`restore`). The next record of the checkpoint
+is checked as well. Records of holdings are excluded (`Fold.last_led`), because they can be the same in two
+histories.
 
-A server that was replaced by a new primary may return old answers, so a loss counts only after LOST_MS. Some
-engines detect an old answer, for example from a lagging standby, and raise `Unknown` in a read. Therefore, a
-read precedes the use of the bounds.
+A former primary may return outdated answers, so a loss is reported only if it persists for LOST_MS. The read
+of an engine can raise `Unknown` for an outdated answer, for example from a lagging standby. Therefore, a read
+precedes each request for the bounds.
 
-The engine may lose its end while a copy reads the log again. Therefore, each record is compared with the
-record that was read before at the same offset, and a candidate repeats the check after its EPOCH, before it
-leads.
+The engine may lose the end of the log while a node reads the log again. Therefore, the node compares the
+newest record that was read before with the record at the same offset. A candidate repeats this check after
+its EPOCH, before it becomes leader.
 
-Cost: two reads at each opening, in each takeover, and after each lost candidacy. Weak spot: a node
-whose process, file and checkpoint contain none of the lost records cannot detect the loss, and may become
-leader. Nodes with the lost records halt at the records of this leader.
+Cost: two reads each time the log is opened, in each takeover, and after each lost candidacy. Weak spot: a
+node that has none of the lost records in its memory, file and checkpoint cannot detect the loss, and may
+become leader. Nodes that have read the lost records halt at the records of such a leader.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ GONE: Final = 0
 
 
 class Witness:
-    """The newest leader record that a process has read. `clock` is a monotonic clock in ms."""
+    """The newest leader record that this process has read. `clock` is a monotonic clock in ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -51,18 +52,19 @@ class Witness:
         self._missing_since_ms: int | None = None
 
     def record_progress(self, fold: Fold) -> None:
-        """Record the progress of a fold."""
+        """Record the newest leader record that a fold has applied."""
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Record the offset and the CRC-32 of a leader record, for example from a file."""
+        """Record the offset and CRC-32 of a leader record, if it is newer than the recorded one."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_records(self, engine: Engine, fold: Fold) -> None:
-        """Raise `Unknown`, or `Halted` after LOST_MS, if a record read by this process or `fold` is missing.
+        """Raise `Unknown`, or `Halted` after LOST_MS, if a previously read record is missing or replaced.
 
-        Raise `LogDamaged` if only this record is missing or changed, and `fold` has not read it yet.
+        Raise `LogDamaged` if only the newest leader record is missing or corrupt, and `fold` has not applied
+        this record.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -84,11 +86,11 @@ class Witness:
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Check the last known leader record again, then record the progress of `fold`.
+        """Verify the newest known leader record, then record the newest leader record of `fold`.
 
-        Raise `Halted` if the record was replaced, since the engine has then lost its end, or `Unknown` if the
-        engine cannot answer. A record that does not match its CRC is tolerated, since only this record has
-        changed and the scrub reports it (`sharedlog.scrub`).
+        Raise `Halted` if a different record replaced the leader record, because the engine has lost its end,
+        or `Unknown` if the engine cannot answer. A leader record that does not match its CRC is ignored,
+        because the scrub reports the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -101,7 +103,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read and is missing, or None if there is no such record."""
+        """Return the offset of a record that was read before and is missing, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -122,9 +124,9 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether later records follow a missing record, so the engine has not lost its end.
+    """Return whether a record exists after `offset`, in which case the engine has not lost its end.
 
-    Unreadable records count as present.
+    An unreadable record counts as existing.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -133,7 +135,7 @@ def _has_later_records(engine: Engine, offset: int) -> bool:
 
 
 def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether the record at an offset belongs to the cluster, but does not match its CRC."""
+    """Return whether the record at an offset belongs to the cluster and does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
