@@ -1,17 +1,17 @@
-"""`/api/auth` and `/api/refused`: who may call, what they may do, and who was sent away.
+"""The operations of `/api/auth` and `/api/refused`: users, rules, tokens, and refused callers.
 
-    GET    /api/auth/users           the users, without their secrets
-    POST   /api/auth/users           makes one, or gives one another secret; the answer holds it, this once
-    DELETE /api/auth/users/NAME      forgets one and its rules
-    GET    /api/auth/rules?user=     rules
-    POST   /api/auth/rules           allows or denies; answers all rules of the user
-    POST   /api/auth/rules/remove    forgets what is said about these patterns
-    GET    /api/auth/tokens?user=    tokens for HTTP, without their secrets
-    POST   /api/auth/tokens          makes one of a user; the answer holds it, this once
-    DELETE /api/auth/tokens/ID       revokes one: its next call is refused, its long polls end
-    GET    /api/refused?reason=      who was sent away since the start
+    GET    /api/auth/users           lists the users, without their secrets
+    POST   /api/auth/users           creates a user or replaces its secret; only this answer has the secret
+    DELETE /api/auth/users/NAME      removes a user and its rules
+    GET    /api/auth/rules?user=     lists rules
+    POST   /api/auth/rules           allows or denies verbs, and returns all rules of the user
+    POST   /api/auth/rules/remove    removes the rules for the given patterns
+    GET    /api/auth/tokens?user=    lists tokens for HTTP, without their secrets
+    POST   /api/auth/tokens          creates a token of a user; only this answer has the token
+    DELETE /api/auth/tokens/ID       revokes a token: its next call is refused, and its long polls end
+    GET    /api/refused?reason=      lists the callers that were refused since the start
 
-What is changed here counts for the next call. Users and rules may be made before anybody is asked who it is
+A change takes effect with the next call. Users and rules can be created while authentication is off
 (`--no-auth`).
 """
 
@@ -40,7 +40,7 @@ NEVER_KEPT = {"Cache-Control": "no-store"}
 
 
 class NewUser(BaseModel):
-    """A user to make, or (`new_secret`) one that is to have another secret."""
+    """The request to create a user, or to replace the secret of a user (`new_secret`)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,7 +49,7 @@ class NewUser(BaseModel):
 
 
 class NewToken(BaseModel):
-    """A token to make for a user."""
+    """The request to create a token of a user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,7 +60,7 @@ class NewToken(BaseModel):
 
 
 class RulesToRemove(BaseModel):
-    """What is to be forgotten: these verbs, or all, of a user on these patterns."""
+    """The request to remove the given verbs, or all verbs, of a user from the given patterns."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,7 +70,10 @@ class RulesToRemove(BaseModel):
     verbs: list[Verb] = Field(list(Verb), min_length=1)
 
     def to_rules(self, effect: Effect = Effect.ALLOW) -> list[Rule]:
-        """Return the rules of these patterns; a group has only the verbs that are for groups."""
+        """Return the rules for the given patterns.
+
+        A rule for groups contains only verbs that apply to groups.
+        """
         if not self.topics and not self.groups:
             raise ClientMistake("Name a topic or a group, or a prefix of them such as orders*.")
         for_groups = [verb for verb in self.verbs if verb in VERBS[Kind.GROUP]] or self.verbs
@@ -86,41 +89,40 @@ class RulesToRemove(BaseModel):
 
 
 class NewRules(RulesToRemove):
-    """What a user may do, or may not."""
+    """The request to allow or deny verbs to a user."""
 
     verbs: list[Verb] = Field(min_length=1)
     effect: Effect = Effect.ALLOW
 
 
 class RulesQuery(Nothing):
-    """Whose rules, or tokens."""
+    """The user whose rules or tokens are listed."""
 
     user: str = Field("", description="Only entries of this user.")
 
 
 class RefusedQuery(Nothing):
-    """Which refusals."""
+    """The reason by which refusals are selected."""
 
     reason: str = Field("", description="Only callers that were refused for this reason.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=limits.REFUSALS_KEPT)
 
 
 class UserAnswer(TypedDict):
-    """A user and when its secret was made; the secret itself is not told."""
+    """A user and the creation time of its secret, without the secret."""
 
     name: str
     made_ms: str
 
 
 class UsersAnswer(TypedDict):
-    """Every user, by name."""
+    """All users, sorted by name."""
 
     users: list[UserAnswer]
 
 
 class SecretAnswer(TypedDict):
-    """A user's access key and its secret, told this once; and whether the broker asks callers who they
-    are."""
+    """The access key and the secret of a user, and whether the broker authenticates callers."""
 
     access_key: str
     secret: str
@@ -128,13 +130,13 @@ class SecretAnswer(TypedDict):
 
 
 class GoneUserAnswer(TypedDict):
-    """A user that has been removed, with its rules."""
+    """A user that was removed together with its rules."""
 
     name: str
 
 
 class RuleAnswer(TypedDict):
-    """One verb for one user on the topics or groups of a pattern."""
+    """A rule, which applies one verb of a user to the topics or groups that match a pattern."""
 
     user: str
     kind: Literal["topic", "group"]
@@ -144,14 +146,14 @@ class RuleAnswer(TypedDict):
 
 
 class RulesAnswer(TypedDict):
-    """Rules, by user, kind, pattern and verb; and whether the broker asks callers who they are."""
+    """Rules, sorted by user, kind, pattern and verb, and whether the broker authenticates callers."""
 
     rules: list[RuleAnswer]
     is_asked: bool
 
 
 class TokenAnswer(TypedDict):
-    """A token of a user; it is void from `expires_ms` on, null: once it is revoked."""
+    """A token of a user. The token expires at `expires_ms`, or never if `expires_ms` is null."""
 
     id: str
     user: str
@@ -161,27 +163,27 @@ class TokenAnswer(TypedDict):
 
 
 class TokensAnswer(TypedDict):
-    """Tokens, by user, the oldest first; and whether HTTP asks callers for one."""
+    """Tokens, sorted by user and age, and whether HTTP requires a token."""
 
     tokens: list[TokenAnswer]
     is_asked: bool
 
 
 class NewTokenAnswer(TokenAnswer):
-    """A token that was made, told this once; and whether HTTP asks callers for one."""
+    """A new token with its text, and whether HTTP requires a token."""
 
     token: str
     is_asked: bool
 
 
 class RevokedAnswer(TypedDict):
-    """A token that has been revoked."""
+    """A token that was revoked."""
 
     id: str
 
 
 class RefusalAnswer(TypedDict):
-    """Somebody who was sent away: when, why, from where, who it said it was, and what it wanted."""
+    """A refused call: its time, reason and address, the claimed identity, and the requested operation."""
 
     at_ms: str
     reason: str
@@ -191,19 +193,19 @@ class RefusalAnswer(TypedDict):
 
 
 class RefusedAnswer(TypedDict):
-    """How many were sent away since the start, by reason, and the last ones, the newest first."""
+    """The number of refused calls since the start, by reason, and the last refused calls, newest first."""
 
     counts: dict[str, int]
     refused: list[RefusalAnswer]
 
 
 def user_shape(user: User) -> UserAnswer:
-    """Return a user as JSON has it."""
+    """Return a user in JSON form."""
     return {"name": user.name, "made_ms": str(user.made_ms)}
 
 
 def rule_shape(rule: Rule) -> RuleAnswer:
-    """Return a rule as JSON has it."""
+    """Return a rule in JSON form."""
     return {
         "user": rule.user,
         "kind": rule.kind.value,
@@ -214,7 +216,7 @@ def rule_shape(rule: Rule) -> RuleAnswer:
 
 
 def token_shape(token: Token, now_ms: int) -> TokenAnswer:
-    """Return a token as JSON has it."""
+    """Return a token in JSON form."""
     return {
         "id": token.id,
         "user": token.user,
@@ -225,7 +227,7 @@ def token_shape(token: Token, now_ms: int) -> TokenAnswer:
 
 
 def refusal_shape(one: Refusal) -> RefusalAnswer:
-    """Return a refusal as JSON has it."""
+    """Return a refusal in JSON form."""
     return {
         "at_ms": str(one.at_ms),
         "reason": one.reason,
@@ -247,14 +249,14 @@ class AccessApi:
         return await written({"users": map(user_shape, self._access.users())})
 
     async def add_user(self, request: Request) -> JSONResponse:
-        """Make a user and its secret."""
+        """Create a user and its secret."""
         wanted = await said_as(NewUser, request)
         secret = await self._access.add_user(wanted.name, renews=wanted.new_secret)
         answer = {"access_key": wanted.name, "secret": secret, "is_asked": self._access.is_asked}
         return JSONResponse(answer, status_code=201, headers=NEVER_KEPT)
 
     async def remove_user(self, request: Request) -> JSONResponse:
-        """Forget a user."""
+        """Remove a user."""
         name = request.path_params["name"]
         await self._access.remove_user(name)
         return JSONResponse({"name": name})
@@ -264,13 +266,13 @@ class AccessApi:
         return await self._rules(self._asked_user(request))
 
     async def set_rules(self, request: Request) -> Response:
-        """Allow or deny."""
+        """Allow or deny verbs to a user."""
         wanted = await said_as(NewRules, request)
         await self._access.set_rules(wanted.to_rules(wanted.effect))
         return await self._rules(wanted.user)
 
     async def remove_rules(self, request: Request) -> Response:
-        """Forget rules."""
+        """Remove rules."""
         wanted = await said_as(RulesToRemove, request)
         await self._access.remove_rules(wanted.to_rules())
         return await self._rules(wanted.user)
@@ -281,7 +283,7 @@ class AccessApi:
         return await written({"tokens": (token_shape(one, now_ms) for one in found), "is_asked": self._asks})
 
     async def add_token(self, request: Request) -> JSONResponse:
-        """Make a token of a user."""
+        """Create a token of a user."""
         wanted = await said_as(NewToken, request)
         kept_ms = None if wanted.expires is None else span_in(wanted.expires, "expires")
         if kept_ms is not None and not 0 < kept_ms <= KEPT_MS_MAX:
@@ -297,14 +299,14 @@ class AccessApi:
         return JSONResponse({"id": token_id})
 
     async def refused(self, request: Request) -> JSONResponse:
-        """Show who was sent away."""
+        """Show refused callers."""
         query = asked(RefusedQuery, request)
         latest = self._refusals.latest(query.limit, query.reason)
         shapes = [refusal_shape(one) for one in latest]
         return JSONResponse({"counts": dict(self._refusals.counts), "refused": shapes})
 
     def _asked_user(self, request: Request) -> str:
-        """Return the user in the query; raise `UserNotFound`: of a misspelt name nothing is listed."""
+        """Return the user in the query. Raise `UserNotFound` if the query names an unknown user."""
         name = asked(RulesQuery, request).user
         if name:
             self._access.check_user_exists(name)

@@ -1,9 +1,9 @@
-"""Answers in JSON that may be large, written with pauses: no list keeps other calls waiting.
+"""Large answers in JSON, which are encoded with pauses so that other calls do not wait.
 
-The values of the outermost object may be iterators, whose rows are made and written one after the other. A
-long text is written in pieces, and a long answer sent in parts: 100,000 groups with their queues have 100 MB,
-which take 60 ms to join. Everything else is written in one go, so a row must not be long but for texts and
-lists.
+The values of the outermost object may be iterators, whose rows are created and encoded one after the other. A
+long text is encoded in pieces, and a long answer is sent in parts. For example, 100,000 groups with their
+queues take 100 MB, which would take 60 ms to join. All other values are encoded in one step, so a row must
+not be large, except for its texts and lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separato
 
 @dataclass(slots=True, frozen=True)
 class JsonText:
-    """A value that is JSON already, to be written as it is."""
+    """A value that is already encoded as JSON."""
 
     text: str
 
@@ -36,9 +36,10 @@ class JsonText:
 async def written(
     content: Mapping[str, Any], status_code: int = 200, pauses: Pauses | None = None
 ) -> Response:
-    """Return an answer; `pauses` are those of the work that it is a part of.
+    """Return an answer. `pauses` are the pauses of the operation that the answer belongs to.
 
-    Without them the writing begins in a turn of its own: what was read for it may have taken a whole turn.
+    Without `pauses`, the encoding begins in a new turn of the event loop, because reading the data may have
+    taken a whole turn.
     """
     parts = await in_parts(content, pauses)
     if len(parts) == 1:
@@ -47,7 +48,10 @@ async def written(
 
 
 async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> list[bytes]:
-    """Return an answer's bytes in parts of some _PART_BYTES, one at least; `pauses` as in `written`."""
+    """Return the bytes of an answer in one or more parts of about _PART_BYTES.
+
+    `pauses` is as in `written`.
+    """
     if pauses is None:
         await asyncio.sleep(0)
         pauses = Pauses()
@@ -59,7 +63,7 @@ async def in_parts(content: Mapping[str, Any], pauses: Pauses | None = None) -> 
 
 
 class Parts:
-    """An answer's bytes, whose pieces are joined to parts of some _PART_BYTES."""
+    """The bytes of an answer, whose pieces are joined to parts of about _PART_BYTES."""
 
     def __init__(self) -> None:
         self._parts, self._part, self._part_bytes = list[bytes](), list[bytes](), 0
@@ -73,15 +77,15 @@ class Parts:
             self._part, self._part_bytes = [], 0
 
     def whole(self) -> list[bytes]:
-        """Return the parts, one at least."""
+        """Return the parts. There is at least one part."""
         return [*self._parts, b"".join(self._part)]
 
 
 class InParts(Response):
-    """An answer in parts; the server waits for its client in between.
+    """An answer in parts. The server waits for the client between two parts.
 
-    Starlette's StreamingResponse watches for a hang-up in a task group of anyio, whose first use imports it
-    in the loop, for 15 to 30 ms. uvicorn drops what is sent after a hang-up.
+    Starlette's StreamingResponse detects a disconnect in a task group of anyio, whose first use imports anyio
+    in the event loop, which takes 15 to 30 ms. uvicorn discards data that is sent after a disconnect.
     """
 
     def __init__(self, parts: list[bytes], status_code: int = 200, media_type: str = _JSON) -> None:
@@ -134,7 +138,7 @@ def _list(rows: Iterable[Any]) -> Iterator[str]:
 
 
 def _is_long(row: Mapping[str, Any]) -> bool:
-    """Return whether a value of a row is so long that the row is not written in one go."""
+    """Return whether a value of a row is too long to be encoded in one step."""
     return any(
         isinstance(one, JsonText)
         or (isinstance(one, str | list) and len(one) > _PIECE_CHARACTERS // 512)

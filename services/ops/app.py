@@ -1,4 +1,4 @@
-"""The application that serves the HTTP interface: every operation of the table, bound to its object."""
+"""The application that serves the HTTP interface. Each operation of the table is bound to its object."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def make_app(
     measured: ClientMetrics | None = None,
     console: ConsoleLink | None = None,
 ) -> Starlette:
-    """Return the application that serves a broker's HTTP interface; `files` are those of its store.
+    """Return the application that serves the HTTP interface of a broker. `files` are the files of its store.
 
-    It serves only what fulfils the `demands`: without any, what is dialled on loopback. With a `console`, `/`
-    leads to it. Its `state.tasks` are to be closed, each, before the broker is; `state.polls` are its open
-    long polls.
+    The application accepts only requests that meet `demands`, which by default are the checks for loopback.
+    With a `console`, `/` redirects to the console. Each task in `state.tasks` must be closed before the
+    broker. `state.polls` contains the open long polls.
     """
     refusals, demands = refusals or Refusals(live.clock.real_ms), demands or Demands()
     polls = Polls()
@@ -111,7 +111,10 @@ def make_app(
 
 
 def routes(parts: tuple[Any, ...], live: LiveBroker) -> list[Route]:
-    """Return the routes of the table, each bound to the object of its class, for callers that may."""
+    """Return the routes of the table.
+
+    Each route is bound to the object of its class and checks the caller's rights.
+    """
     return [
         Route(
             one.path,

@@ -1,13 +1,13 @@
-"""What Prometheus learns of audits: the newest run and the newest seal of a folder, read when it asks.
+"""The Prometheus metrics of audits. Each scrape reads the newest run and the newest seal of a folder.
 
-    mq_audit_cases{audit, kind}                       orders, or other findings, of each case
-    mq_audit_balanced_ratio{audit}                    orders that balance, of all
-    mq_audit_last_success_timestamp_seconds{audit}    when the newest run was written, whatever it found
-    mq_audit_window_age_seconds{audit}                how long ago the last sealed window ended
+    mq_audit_cases{audit, kind}                       number of orders, or other findings, of each case
+    mq_audit_balanced_ratio{audit}                    share of the orders that balance
+    mq_audit_last_success_timestamp_seconds{audit}    time at which the newest run was written
+    mq_audit_window_age_seconds{audit}                time since the end of the last sealed window
 
-`audit` is the folder's name: the label `job` is Prometheus's own. A run that could not be done leaves no
-trace but an old `last_success`. They are read from `--metrics` of `tidewheel audit schedule`, or by a node
-exporter from `<out>/audit.prom`, which every run writes.
+The label `audit` is the name of the folder, because Prometheus uses the label `job`. A run that failed is
+visible only by an old `mq_audit_last_success_timestamp_seconds`. The metrics are served at `--metrics` of
+`tidewheel audit schedule`, and every run writes the metrics to `<out>/audit.prom` for a node exporter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEXT_FILE: Final = "audit.prom"
 
 
 class AuditMetrics(Collector):
-    """The gauges of one folder of runs, in a registry of its own."""
+    """The gauges of a folder of runs, in a separate registry."""
 
     def __init__(self, out: Path) -> None:
         self._out, self._name = out, out.resolve().name
@@ -37,7 +37,7 @@ class AuditMetrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges as they are now; none before the first run."""
+        """Yield the current gauges, or none before the first run."""
         run = newest_run(self._out)
         if run is not None:
             yield self._cases(run)
@@ -52,7 +52,7 @@ class AuditMetrics(Collector):
             yield self._gauge("mq_audit_window_age_seconds", age, time.time() - sealed_ms / 1000)
 
     def write(self) -> None:
-        """Write the gauges to the folder's text file."""
+        """Write the gauges to the text file in the folder."""
         write_to_textfile(str(self._out / TEXT_FILE), self.registry)
 
     def _cases(self, run: Run) -> Metric:

@@ -1,14 +1,14 @@
-"""Bodies of requests, bounded in time and in bytes: each by its route, and all under way together.
+"""Limits on the time and the size of request bodies, for each route and for all incomplete requests together.
 
-A request whose body is incomplete after a time-out is ended, and the bytes of all requests under way are
-counted together, which bounds the memory of unfinished bodies. `bound_of` has the bound of a single body,
+A request whose body is incomplete after a time-out is aborted. The bytes of all incomplete requests are
+counted together, which limits the memory for these bodies. `bound_of` returns the limit of a single body,
 which `services.ops.request.body_of` enforces, also on a node that forwards the request. Cost: an addition for
 each piece of a body.
 
-The parser of JSON holds the interpreter, so no thread helps. Long texts are read in pieces
-(`services.ops.long_texts`), all else in one call: it costs up to 2.7 ms for each MiB (texts of escapes and
-characters of 4 bytes), and 0.02 ms for each value (a list of timers), 1 ms for each thousand that are wrong
-(each is an error to pydantic).
+The JSON parser holds the interpreter lock, so a thread would not help. Long texts are read in pieces
+(`services.ops.long_texts`), and the rest of a body is parsed in a single call. This call takes up to 2.7 ms
+for each MiB (texts with escapes and characters of 4 bytes) and 0.02 ms for each value (a list of timers). In
+addition, the call takes 1 ms for each thousand invalid values, because each is an error of pydantic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from services.ops.errors import BodyUnfinished, TooManyBodies
 
 
 class Bound(NamedTuple):
-    """How large the body of a request may be, and what to do about one that is larger.
+    """The maximum size of the body of a request, and the handling of a larger body.
 
     `values_max` is 0 for a body that is not JSON.
     """
@@ -37,7 +37,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(method: str, path: str) -> Bound:
-    """Return the bound of a route's bodies."""
+    """Return the limit for the bodies of a route."""
     if method == "POST" and path in _OF_MESSAGES:
         advice = f"Send less at once. {_ESCAPED}"
         return Bound(limits.HTTP_MESSAGES_BYTES_MAX, limits.HTTP_TIMERS_VALUES_MAX, advice)
@@ -47,7 +47,7 @@ def bound_of(method: str, path: str) -> Bound:
 
 
 def is_raw(method: str, path: str) -> bool:
-    """Return whether the bodies of a route are bytes of any kind: of a message, or CloudEvents."""
+    """Return whether the bodies of a route are arbitrary bytes of a message, or CloudEvents."""
     return method == "POST" and _RAW.fullmatch(path) is not None
 
 
@@ -58,7 +58,10 @@ _ESCAPED = "A text with many escapes is shorter in base64: give body_base64 inst
 
 
 class Bodies:
-    """The bodies of all requests under way; `held_bytes` is what has come of them."""
+    """The bodies of all incomplete requests.
+
+    `held_bytes` is the number of bytes received for these bodies.
+    """
 
     def __init__(
         self, bytes_max: int = limits.HTTP_BODIES_BYTES_MAX, ms_max: int = limits.HTTP_BODY_MS_MAX
@@ -68,7 +71,7 @@ class Bodies:
 
     @contextmanager
     def of_one(self, receive: Receive) -> Iterator[Receive]:
-        """Yield a bounded `receive` for one request, which raises `BodyUnfinished` or `TooManyBodies`."""
+        """Yield a limited `receive` for a request, which raises `BodyUnfinished` or `TooManyBodies`."""
         body = Body(self, receive, self._ms_max)
         try:
             yield body.receive
@@ -77,14 +80,14 @@ class Bodies:
             assert self.held_bytes >= 0, "more bytes were let go than were held"
 
     def take(self, count_bytes: int) -> None:
-        """Count bytes in; raise `TooManyBodies`."""
+        """Add received bytes to the count. Raise `TooManyBodies` if the count exceeds the limit."""
         if self.held_bytes + count_bytes > self._bytes_max:
             raise TooManyBodies(f"That is {self._bytes_max} bytes. Try again, or send less at once.")
         self.held_bytes += count_bytes
 
 
 class Body:
-    """The body of one request: what of it is held, and until when it may come."""
+    """The body of a single request, with the number of bytes received and the deadline."""
 
     def __init__(self, bodies: Bodies, receive: Receive, ms_max: int) -> None:
         self.held_bytes = 0
@@ -93,7 +96,7 @@ class Body:
         self._is_whole = False
 
     async def receive(self) -> Message:
-        """Return the next piece; a hang-up behind the body may take any time."""
+        """Return the next piece. A disconnect after the end of the body has no deadline."""
         if self._is_whole:
             return await self._receive()
         if self._ends_at is None:

@@ -1,14 +1,14 @@
 """Authentication and authorization of HTTP requests by token.
 
-    gate     verify the token ----------------------> `Caller` in the request's scope; else 401
-    route    needs (`services.ops.needs`) ----------> `ask`: check the user's rights; else 403
-    poll     while it is open (`polls.HangUp`) -----> `watch`: the token was revoked or expired, or a right
-                                                      removed; 401 or 403 at once
-    task     until its end (`services.live.tasks`) -> `watch`: the same stops it, with that reason
+    gate     verifies the token -----------------------> stores a `Caller` in the scope, or returns 401
+    route    needs (`services.ops.needs`) -------------> `ask` checks the user's rights, or returns 403
+    poll     while it is open (`polls.HangUp`) --------> `watch` ends the poll with 401 or 403 when the token
+                                                         is revoked or expires, or a right is removed
+    task     until its end (`services.live.tasks`) ----> `watch` stops the task for the same reasons
 
-A request without a `Caller` is the administrator's: it has the token of `--http-token`, or authentication is
-off. A follower forwards the token, and the leader authorizes the request. Cost: one hash and one comparison
-per request, one look-up for each of at most NEEDS_MAX needs.
+A request without a `Caller` comes from the administrator: it contains the token of `--http-token`, or
+authentication is off. A follower forwards the token, and the leader authorizes the request. Cost: one hash
+and one comparison for each request, and one look-up for each of at most NEEDS_MAX needs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def authority_of(access: LiveAccess) -> Authority:
 
 
 class Caller:
-    """The authenticated user of a request; `asked` describes the request in lists of refusals."""
+    """The authenticated user of a request. `asked` describes the request in lists of refusals."""
 
     def __init__(self, authority: Authority, token: Token, refusals: Refusals, host: str, asked: str) -> None:
         self._authority, self._token, self._refusals = authority, token, refusals
@@ -73,26 +73,27 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """The user's name."""
+        """The name of the user."""
         return self._token.user
 
     @property
     def token(self) -> Token:
-        """The token of the request, in the broker's time."""
+        """The token of the request, with times by the clock of the broker."""
         return self._token
 
     def may(self, needs: Iterable[Need]) -> bool:
-        """Return whether the user has all these rights; a refusal is not recorded."""
+        """Return whether the user has all given rights. A refusal is not recorded."""
         return all(self._authority.allows(self.user, one) for one in needs)
 
     def may_somewhere(self, verb: Verb, kind: Kind) -> bool:
-        """Return whether the user has a verb on at least one topic, or group."""
+        """Return whether the user has a verb on at least one topic or group."""
         return self._authority.allows_some(self.user, verb, kind)
 
     def ask(self, needs: Iterable[Need]) -> None:
-        """Raise `Forbidden` if the user lacks a needed right; keep the needs for `watch`.
+        """Raise `Forbidden` if the user lacks a required right. Store the needs for `watch`.
 
-        All needs are checked in one turn of the event loop: raise `RequestTooLarge` above NEEDS_MAX.
+        All needs are checked in one turn of the event loop. Raise `RequestTooLarge` if there are more than
+        NEEDS_MAX.
         """
         found = dict[Need, None]()
         for need in needs:
@@ -103,7 +104,7 @@ class Caller:
         self.check()
 
     def watch(self, ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-        """Call `ended` when the token or a right is lost; return a function that stops the watch."""
+        """Call `ended` when the token or a right is lost. Return a function that stops the watch."""
 
         def look() -> None:
             try:
@@ -124,7 +125,7 @@ class Caller:
         return unwatch
 
     def check(self) -> None:
-        """Raise `Unauthorized` for a revoked or expired token, `Forbidden` for missing rights."""
+        """Raise `Unauthorized` for a revoked or expired token, or `Forbidden` for a missing right."""
         try:
             self._authority.check_token(self._token)
         except AccessRefused:
@@ -142,12 +143,15 @@ def let_in(request: Request, caller: Caller) -> None:
 
 
 def watch_of(request: Request) -> Watch:
-    """Return what watches the rights of a request's caller; the administrator has all of them for good."""
+    """Return the function that watches the rights of the caller.
+
+    The rights of the administrator never change.
+    """
     caller = caller_of(request)
     return watch_nothing if caller is None else caller.watch
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Return the caller of a request; None for the administrator."""
+    """Return the caller of a request, or None for the administrator."""
     found: Caller | None = request.scope.get(_SCOPE)
     return found

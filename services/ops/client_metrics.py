@@ -1,8 +1,8 @@
-"""What clients measured of themselves, for whoever asks: all together by topic and group, or one client's.
+"""Metrics that clients report, as sums by topic and group, or for a single client.
 
-The names and labels are those under which official clients export; clients' ids are no labels here, so there
-are as many series as pairs of topics and groups, however many clients come and go. The histograms are sums of
-all clients since this start, the gauges those of the clients that are there.
+The names and labels are those that official clients use. Client ids are not labels, so the number of series
+depends only on the number of pairs of topics and groups. Histograms are summed over all clients since the
+start, and gauges include only connected clients.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ TOPIC_AND_GROUP: Final = ("topic", "consumer_group")
 
 
 class MeasuredAnswer(TypedDict):
-    """A series that a client reported last: a distribution with its buckets, or a gauge with its value.
+    """The last values of a series that a client reported.
 
-    `counts` are by `bounds_ms`, the last one above all of them. Numbers are of what the client did since it
-    began.
+    The series is a distribution with its buckets, or a gauge with its value. `counts` are the numbers of
+    values by `bounds_ms`, followed by the number of values above all bounds. Numbers count the operations of
+    the client since its start.
     """
 
     name: str
@@ -61,7 +62,7 @@ class MeasuredAnswer(TypedDict):
 
 
 def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield every family to scrape, each with the broker's own labels (`node`)."""
+    """Yield every metric family, each with the labels of the broker (`node`)."""
     for name in BOUNDS_MS:
         labels = LABELS.get(name, TOPIC_AND_GROUP)
         histograms = HistogramMetricFamily(name, HELP[name], labels=(*node, *labels))
@@ -81,18 +82,18 @@ def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metri
 
 
 def named(key: Key, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the values of a series' labels."""
+    """Return the values of the labels of a series."""
     values = {"topic": key.topic, "consumer_group": key.group, "invocation_status": key.status}
     return tuple(values[label] for label in labels)
 
 
 def shapes(series: Mapping[Key, Value]) -> list[MeasuredAnswer]:
-    """Return the series of one client as JSON has them, by name."""
+    """Return the series of a client in JSON form, by name."""
     return [shape(key, value) for key, value in sorted(series.items(), key=lambda one: one[0])]
 
 
 def shape(key: Key, value: Value) -> MeasuredAnswer:
-    """Return one series of a client as JSON has it."""
+    """Return a series of a client in JSON form."""
     answer = MeasuredAnswer(
         name=key.name,
         topic=key.topic,

@@ -1,13 +1,13 @@
-"""`/api/clients`: who is connected, and questions to one of them.
+"""The operations of `/api/clients`: connected clients, and requests to a client.
 
-    GET  /api/clients             everybody who is there
-    GET  /api/clients/show        ?client=: one of them, and what it measured of itself
-    POST /api/clients/stack       {"client"}: what its threads do
-    POST /api/clients/verify      {"client", "topic", "queue_id", "queue_offset"}: consume it once more
-    POST /api/clients/reconnect   {"client"}: connect again
+    GET  /api/clients             lists the connected clients
+    GET  /api/clients/show        shows the client ?client= and its last metrics
+    POST /api/clients/stack       {"client"}: returns the stacks of its threads
+    POST /api/clients/verify      {"client", "topic", "queue_id", "queue_offset"}: consumes a message again
+    POST /api/clients/reconnect   {"client"}: makes the client reconnect
 
-A client's id may have slashes in it, so it stands in the body or in the query. A client that does not answer
-is a 503.
+The id of a client may contain slashes, so the id is in the body or in the query. If a client does not
+respond, the status is 503.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from services.ops.request import Nothing, asked, said_as
 
 
 class OneClientQuery(Nothing):
-    """Which client."""
+    """The id of the client to show."""
 
     client: str = Field(min_length=1, max_length=1_024)
 
 
 class OneClient(BaseModel):
-    """Whom to ask."""
+    """The id of the client that receives the request."""
 
     model_config = ConfigDict(extra="forbid")
     client: str = Field(min_length=1, max_length=1_024)
 
 
 class OneMessageOfClient(OneClient):
-    """Whom to ask about which message."""
+    """The id of the client that receives the request, and the position of the message."""
 
     topic: str
     queue_id: int = Field(ge=0)
@@ -55,7 +55,10 @@ class OneMessageOfClient(OneClient):
 
 
 class ClientAnswer(TypedDict):
-    """A client; `seen_ms` is when it called last, `can_be_asked`: it has a stream to be written to."""
+    """A client.
+
+    `seen_ms` is the time of its last call, and `can_be_asked` is whether it has an open stream.
+    """
 
     client_id: str
     kind: str
@@ -67,40 +70,40 @@ class ClientAnswer(TypedDict):
 
 
 class ClientsAnswer(TypedDict):
-    """Everybody who is there."""
+    """All connected clients."""
 
     clients: list[ClientAnswer]
 
 
 class OneClientAnswer(TypedDict):
-    """A client, and what it reported last of what it measured; nothing before its first minute is over."""
+    """A client and its last reported metrics, which are empty during its first minute."""
 
     client: ClientAnswer
     measured: list[MeasuredAnswer]
 
 
 class StackAnswer(TypedDict):
-    """What a client's threads do, as it writes it."""
+    """The stacks of the threads of a client, as text."""
 
     client: str
     stack: str
 
 
 class VerifyAnswer(TypedDict):
-    """How a client's listener ended: OK, or FAILED_TO_CONSUME_MESSAGE."""
+    """The result of a client's listener, such as OK or FAILED_TO_CONSUME_MESSAGE."""
 
     client: str
     code: str
 
 
 class ReconnectAnswer(TypedDict):
-    """Who was told to connect again."""
+    """The client that was told to reconnect."""
 
     client: str
 
 
 def client_shape(one: ClientView) -> ClientAnswer:
-    """Return a client as JSON has it."""
+    """Return a client in JSON form."""
     return ClientAnswer(
         client_id=one.client_id,
         kind=one.kind,
@@ -121,24 +124,24 @@ class ClientsApi:
         self._live, self._clients, self._measured = live, clients, measured or ClientMetrics()
 
     async def all(self, request: Request) -> Response:
-        """List the clients that are there."""
+        """List the connected clients."""
         pauses = Pauses()
         ids = await pauses.sort_names(self._clients.ids())
         return await written({"clients": map(client_shape, self._views(ids))}, pauses=pauses)
 
     async def one(self, request: Request) -> JSONResponse:
-        """Show a client, and what it measured of itself."""
+        """Show a client and its reported metrics."""
         found = self._clients.view(asked(OneClientQuery, request).client)
         measured = shapes(self._measured.of(found.client_id))
         return JSONResponse({"client": client_shape(found), "measured": measured})
 
     async def stack(self, request: Request) -> JSONResponse:
-        """Ask a client what its threads do."""
+        """Request the thread stacks of a client."""
         wanted = await said_as(OneClient, request)
         return JSONResponse({"client": wanted.client, "stack": await self._clients.stack(wanted.client)})
 
     async def verify(self, request: Request) -> JSONResponse:
-        """Have a push consumer consume a message once more, outside of its group."""
+        """Have a push consumer consume a message again, outside of its group."""
         wanted = await said_as(OneMessageOfClient, request)
         found = self._live.query(
             self._live.core.finding.read, wanted.topic, wanted.queue_id, wanted.queue_offset, 1
@@ -150,13 +153,13 @@ class ClientsApi:
         return JSONResponse({"client": wanted.client, "code": code})
 
     def _views(self, ids: Iterator[str]) -> Iterator[ClientView]:
-        """Yield the clients of these ids that are still connected."""
+        """Yield the clients with the given ids that are still connected."""
         for client_id in ids:
             with suppress(ClientNotFound):
                 yield self._clients.view(client_id)
 
     async def reconnect(self, request: Request) -> JSONResponse:
-        """Tell a client to connect again."""
+        """Make a client reconnect."""
         wanted = await said_as(OneClient, request)
         self._clients.reconnect(wanted.client)
         return JSONResponse({"client": wanted.client})

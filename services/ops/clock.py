@@ -1,9 +1,10 @@
-"""`/api/clock`: the broker's clock, real or virtual (`services.live.clock`).
+"""The operations of `/api/clock`: the clock of the broker, real or virtual (`services.live.clock`).
 
-    GET  /api/clock           its time, and how far that is ahead of real time
-    POST /api/clock/advance   {"by": "30m"}: lets time pass on a virtual clock; answers on arrival
+    GET  /api/clock           returns the time, and the difference to real time
+    POST /api/clock/advance   {"by": "30m"}: advances a virtual clock, and returns when the time is reached
 
-Times in all other requests and answers are real time; the broker's own differs on a virtual clock.
+Times in all other requests and answers are real times, which differ from the broker's time on a virtual
+clock.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from tidewheel import durations
 
 
 class TimeToPass(BaseModel):
-    """How far to advance a virtual clock: "500ms", "30s", "1h30m", "2d"."""
+    """The duration by which a virtual clock is advanced: "500ms", "30s", "1h30m", "2d"."""
 
     model_config = ConfigDict(extra="forbid")
 
     by: str
 
     def by_ms(self) -> int:
-        """Return the span in milliseconds; raise `IllegalAdvance` when it is none."""
+        """Return the duration in milliseconds. Raise `IllegalAdvance` if it is invalid."""
         try:
             return durations.span_ms(self.by)
         except ValueError as error:
@@ -39,7 +40,7 @@ class TimeToPass(BaseModel):
 
 
 class ClockAnswer(TypedDict):
-    """The broker's time, and how far it is ahead of real time."""
+    """The time of the broker, and its difference to real time."""
 
     kind: Literal["real", "virtual"]
     now_ms: str
@@ -47,7 +48,7 @@ class ClockAnswer(TypedDict):
 
 
 def clock_shape(clock: Clock) -> ClockAnswer:
-    """Return a clock as JSON has it: the broker's time, and how far that is ahead of real time."""
+    """Return a clock in JSON form, with the time of the broker and its difference to real time."""
     return {
         "kind": "virtual" if clock.is_virtual else "real",
         "now_ms": str(clock.now_ms()),
@@ -66,7 +67,7 @@ class ClockApi:
         return JSONResponse(clock_shape(self._live.clock))
 
     async def advance(self, request: Request) -> JSONResponse:
-        """Let time pass."""
+        """Advance a virtual clock."""
         await self._live.advance((await said_as(TimeToPass, request)).by_ms())
         return JSONResponse(clock_shape(self._live.clock))
 

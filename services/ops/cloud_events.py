@@ -1,15 +1,16 @@
-"""CloudEvents 1.0 over HTTP, as messages: structured, a batch of these, and binary.
+"""CloudEvents 1.0 over HTTP, which are stored as messages.
 
-    structured   content-type application/cloudevents+json; the event is the body
-    batch        content-type application/cloudevents-batch+json; a list of events
-    binary       the data is the body, attributes are header fields `ce-NAME`, percent-encoded
+    structured   content-type application/cloudevents+json; the body is the event
+    batch        content-type application/cloudevents-batch+json; the body is a list of events
+    binary       the body is the data, and header fields `ce-NAME` are attributes, percent-encoded
 
-An event is stored as the RocketMQ binding of CloudEvents' Java SDK stores one: an attribute NAME is the
-property `CE_NAME`, the data is the body, and the data of an event that has none is one byte 0. So consumers
-with that SDK read it, and a filter in SQL may ask for `CE_type = 'com.example.paid'`.
+An event is stored in the format of the RocketMQ binding in the CloudEvents Java SDK. An attribute NAME is the
+property `CE_NAME`, and the data is the body. The body of an event without data is a single byte 0. Therefore,
+consumers with this SDK can read the event, and an SQL filter can test `CE_type = 'com.example.paid'`.
 
-Its id is a key of the message. Id and source together make the message's id, as CloudEvents says that they
-are unique: an event that is sent again is stored once, as any message is (`services.ops.sending`).
+The id of the event is a key of the message. The message id is derived from the id and the source, which are
+unique together according to CloudEvents. Therefore, an event that is sent again is stored once, as other
+messages are (`services.ops.sending`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _REQUIRED: Final = ("id", "source", "specversion", "type")
 
 
 class Event(NamedTuple):
-    """An event as a message has it."""
+    """An event, converted to the fields of a message."""
 
     body: bytes
     properties: dict[str, str]
@@ -45,7 +46,7 @@ class Event(NamedTuple):
 
 
 def structured(said: Any, where: str) -> Event:
-    """Return an event that is an object in JSON; `where` names it in what is wrong. Raise `ClientMistake`."""
+    """Convert an event in JSON form. Raise `ClientMistake`, with `where` as the location of the event."""
     if not isinstance(said, dict):
         raise ClientMistake(f"{where} is no CloudEvent: it must be an object in JSON.")
     if "data" in said and "data_base64" in said:
@@ -58,7 +59,7 @@ def structured(said: Any, where: str) -> Event:
 
 
 def binary(body: bytes, headers: Mapping[str, str]) -> Event:
-    """Return an event whose data is the body of a request; raise `ClientMistake`."""
+    """Convert an event whose data is the body of a request. Raise `ClientMistake` for an invalid event."""
     attributes = {
         name.lower().removeprefix(HEADER): unquote(value)
         for name, value in headers.items()
@@ -86,7 +87,7 @@ def _event(body: bytes, attributes: dict[str, str], where: str) -> Event:
 
 
 def _text(name: str, value: Any, where: str) -> str:
-    """Return the value of an attribute as its canonical text."""
+    """Return the canonical text of the value of an attribute."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):

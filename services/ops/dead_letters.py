@@ -1,19 +1,20 @@
-"""`/api/dead-letters`: messages that groups gave up, looked at, sent back and purged, one by one or many.
+"""The operations of `/api/dead-letters`: dead letters are listed, shown, redriven and purged.
 
-    GET    /api/dead-letters                          the groups that have some, and how many
-    GET    /api/dead-letters/groups/GROUP             a page of them, the oldest first: FILTER, after, limit
-    GET    /api/dead-letters/groups/GROUP/OFFSET      one, with what it says
-    POST   /api/dead-letters/groups/GROUP/OFFSET/redrive  {"target"}: sends it to a topic, or back to its own
-    DELETE /api/dead-letters/groups/GROUP/OFFSET      purges it
-    POST   /api/dead-letters/tasks                    does that to all of a filter (`services.ops.tasks`)
+    GET    /api/dead-letters                          lists the groups with dead letters, with their numbers
+    GET    /api/dead-letters/groups/GROUP             lists dead letters, oldest first: FILTER, after, limit
+    GET    /api/dead-letters/groups/GROUP/OFFSET      shows a dead letter with its content
+    POST   /api/dead-letters/groups/GROUP/OFFSET/redrive  {"target"}: sends it to a topic, or its own topic
+    DELETE /api/dead-letters/groups/GROUP/OFFSET      purges a dead letter
+    POST   /api/dead-letters/tasks                    redrives or purges all that match (`services.ops.tasks`)
 
-FILTER is any of topic (where they came from), key, tag, reason, from, until. Spans in from and until say
-that they are past: from 2h ago, until 30m ago. OFFSET is a dead letter's place among its group's dead
-letters, which it keeps. A dead letter that goes back to its own topic is for the group that gave it up alone,
-keeps its message id, and has all of its attempts again.
+FILTER is any of topic (the original topic), key, tag, reason, from, until. Durations in from and until must
+be in the past, such as from 2h ago, until 30m ago. OFFSET is the position of a dead letter among the dead
+letters of its group, which does not change. A dead letter that is redriven to its own topic is delivered only
+to its group, keeps its message id, and can be attempted the maximum number of times again.
 
-Cost: the list of groups reads the oldest dead letter of each. A filter has no index: a page reads on until it
-is full, or has read `DEAD_LETTERS_LOOKED_AT_MAX`; a task reads all (`services.live.dead_letters`).
+Cost: the list of groups reads the oldest dead letter of each group. A filter has no index, so a page reads
+until it is full, or has read `DEAD_LETTERS_LOOKED_AT_MAX` dead letters. A task reads all dead letters
+(`services.live.dead_letters`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ log = structlog.get_logger()
 
 
 class DeadLetterFilterQuery(Nothing):
-    """Which dead letters: those that match everything that is given."""
+    """The conditions on dead letters, all of which must match."""
 
     topic: str = Field("", description="The original topic.")
     key: str = Field("", max_length=NAME_MAX, description="A message key or message id.")
@@ -62,14 +63,17 @@ class DeadLetterFilterQuery(Nothing):
 
 
 class DeadLettersQuery(DeadLetterFilterQuery):
-    """A page of a group's dead letters."""
+    """The conditions on the dead letters of a group, and the position and size of the page."""
 
     after: Number | None = Field(None, description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
 class NewRedrive(BaseModel):
-    """Where a dead letter goes: to a topic, or if that is empty back to its own, for the group alone."""
+    """The target topic of a redrive.
+
+    An empty target sends the dead letter to its own topic, for its group only.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -77,7 +81,10 @@ class NewRedrive(BaseModel):
 
 
 class NewDeadLetterTask(BaseModel):
-    """What to do to a group's dead letters of a filter; with `dry_run` they are only counted."""
+    """A task that processes the dead letters of a group.
+
+    With `dry_run`, the dead letters are only counted.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +98,7 @@ class NewDeadLetterTask(BaseModel):
     dry_run: bool = False
 
     def order(self, now_ms: int) -> DeadLetterOrder:
-        """Return the task's order as the broker takes it; raise `ClientMistake`."""
+        """Return the order of the task for the core. Raise `ClientMistake` for an invalid order."""
         if self.verb == "purge" and self.target:
             raise ClientMistake("target is for redriving, not for purging.")
         wanted = dead_letter_filter(self.filter, now_ms)
@@ -102,7 +109,7 @@ class NewDeadLetterTask(BaseModel):
 
 
 def dead_letter_filter(query: DeadLetterFilterQuery, now_ms: int) -> DeadLetterFilter:
-    """Return a filter as the broker takes it; raise `ClientMistake`, for a reversed window too."""
+    """Return a filter of the core. Raise `ClientMistake` for an invalid filter, or a reversed window."""
     from_ms = past_of(query.from_, now_ms, "from") if query.from_ != "" else 0
     until_ms = past_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
     if from_ms >= until_ms:
@@ -113,7 +120,7 @@ def dead_letter_filter(query: DeadLetterFilterQuery, now_ms: int) -> DeadLetterF
 
 
 def past_of(moment: Moment, now_ms: int, field: str) -> int:
-    """Read a past moment; raise `ClientMistake` naming the field."""
+    """Parse a time in the past. Raise `ClientMistake` with the name of the field."""
     try:
         return moments.past_ms(str(moment), now_ms)
     except ValueError as error:
@@ -121,7 +128,7 @@ def past_of(moment: Moment, now_ms: int, field: str) -> int:
 
 
 def offset_of(request: Request) -> int:
-    """Return the offset in a request's path; raise `MessageNotFound` for what is no offset."""
+    """Return the offset in the path of a request. Raise `MessageNotFound` if the text is not an offset."""
     text: str = request.path_params["offset"]
     if not (text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS_MAX):
         raise MessageNotFound(f"{text[:80]!r} is no offset of a dead letter, which is a number.")
@@ -129,14 +136,17 @@ def offset_of(request: Request) -> int:
 
 
 class DeadLetterErrorAnswer(TypedDict):
-    """How an attempt ended; `at_ms` is null where that is not known."""
+    """The error of an attempt. `at_ms` is null if the time is unknown."""
 
     at_ms: str | None
     what: str
 
 
 class DeadLetterAnswer(TypedDict):
-    """A message that a group gave up. `topic` is where it came from, `given_up_ms` when it was given up."""
+    """A dead letter.
+
+    `topic` is its original topic, and `given_up_ms` is the time at which it became a dead letter.
+    """
 
     group: str
     offset: str
@@ -152,20 +162,20 @@ class DeadLetterAnswer(TypedDict):
 
 
 class OneDeadLetterAnswer(DeadLetterAnswer):
-    """The same with what the message says."""
+    """A dead letter with the content of its message."""
 
     message: ContentAnswer
 
 
 class DeadLettersAnswer(TypedDict):
-    """Dead letters of a group, the oldest first; `after` asks for the next ones, null at the end."""
+    """Dead letters of a group, oldest first. `after` is the position of the next page, or null at the end."""
 
     dead_letters: list[DeadLetterAnswer]
     after: str | None
 
 
 class DeadLetterGroupAnswer(TypedDict):
-    """A group that has dead letters: how many, and when it gave up the oldest."""
+    """A group with dead letters: their number, and the time at which the oldest became a dead letter."""
 
     group: str
     count: int
@@ -173,13 +183,13 @@ class DeadLetterGroupAnswer(TypedDict):
 
 
 class DeadLetterGroupsAnswer(TypedDict):
-    """The groups that have dead letters, by name."""
+    """The groups with dead letters, sorted by name."""
 
     groups: list[DeadLetterGroupAnswer]
 
 
 class DeadLetterEndAnswer(TypedDict):
-    """A dead letter that is no more: sent back, or purged."""
+    """A dead letter that was redriven or purged."""
 
     group: str
     offset: str
@@ -187,7 +197,7 @@ class DeadLetterEndAnswer(TypedDict):
 
 
 class DeadLetterTaskAnswer(TaskProgressAnswer):
-    """A task over dead letters of a group."""
+    """A task that processes dead letters of a group."""
 
     verb: Literal["redrive", "purge"]
     group: str
@@ -196,13 +206,13 @@ class DeadLetterTaskAnswer(TaskProgressAnswer):
 
 
 class DeadLetterTasksAnswer(TypedDict):
-    """The tasks over dead letters since the broker's start, the newest first."""
+    """The dead-letter tasks since the start of the broker, newest first."""
 
     tasks: list[DeadLetterTaskAnswer]
 
 
 def dead_letter_shape(group: str, dead_letter: DeadLetter) -> DeadLetterAnswer:
-    """Return a dead letter as JSON has it."""
+    """Return a dead letter in JSON form."""
     return {
         "group": group,
         "offset": str(dead_letter.queue_offset),
@@ -219,18 +229,18 @@ def dead_letter_shape(group: str, dead_letter: DeadLetter) -> DeadLetterAnswer:
 
 
 def one_dead_letter_shape(group: str, dead_letter: DeadLetter) -> OneDeadLetterAnswer:
-    """Return a dead letter with its message as JSON has it."""
+    """Return a dead letter with its message in JSON form."""
     return {**dead_letter_shape(group, dead_letter), "message": content_shape(dead_letter.message)}
 
 
 def dead_letters_shape(group: str, page: DeadLetterPage) -> DeadLettersAnswer:
-    """Return a page of dead letters as JSON has it."""
+    """Return a page of dead letters in JSON form."""
     dead_letters = [dead_letter_shape(group, dead_letter) for dead_letter in page.dead_letters]
     return {"dead_letters": dead_letters, "after": None if page.after is None else str(page.after)}
 
 
 def error_note(text: str) -> DeadLetterErrorAnswer | None:
-    """Read "<ms since 1970> <what happened>"; None for an empty one."""
+    """Parse "<ms since 1970> <text>". Return None for an empty text."""
     at_ms, _, what = text.partition(" ")
     if not text:
         return None
@@ -238,7 +248,7 @@ def error_note(text: str) -> DeadLetterErrorAnswer | None:
 
 
 def dead_letter_task_shape(task: DeadLetterTask) -> DeadLetterTaskAnswer:
-    """Return a task as JSON has it."""
+    """Return a task in JSON form."""
     order = task.order
     return {
         **progress_shape(task),
@@ -282,14 +292,14 @@ class DeadLettersApi:
         return await written(dead_letters_shape(group, page))
 
     async def one(self, request: Request) -> Response:
-        """Show a dead letter and what it says."""
+        """Show a dead letter and its content."""
         group, offset = name_of(request), offset_of(request)
         return await written(
             one_dead_letter_shape(group, dead_letters.find_dead_letter(self._live, group, offset))
         )
 
     async def redrive(self, request: Request) -> JSONResponse:
-        """Send a dead letter back to its topic, or to another."""
+        """Send a dead letter to its original topic, or to another topic."""
         wanted = await said_as(NewRedrive, request)
         group, offset = name_of(request), offset_of(request)
         dead_letter = dead_letters.find_dead_letter(self._live, group, offset)
@@ -302,7 +312,7 @@ class DeadLettersApi:
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "REDRIVEN"})
 
     async def purge(self, request: Request) -> JSONResponse:
-        """Let a dead letter go for good."""
+        """Purge a dead letter."""
         group, offset = name_of(request), offset_of(request)
         dead_letters.find_dead_letter(self._live, group, offset)
         await self._live.call(self._live.core.dead_letters.purge, group, offset)

@@ -1,8 +1,9 @@
-"""`GET /`: leads a browser of this machine to the console.
+"""The operation `GET /`, which redirects a browser on this machine to the console.
 
-Where HTTP asks for no token, the link signs in: a caller of this address may do everything over it anyway.
-Where it asks for one, the console does, too. The console listens on loopback: a browser elsewhere is told so.
-It is no operation of the interface, and not in `/openapi.json`.
+If HTTP requires no token, the link signs the browser in, because a local caller can use all operations of the
+interface. If HTTP requires a token, the console requires a token as well. The console listens on loopback,
+and a browser on another machine gets an error message. This operation is not a part of the interface, and not
+in `/openapi.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Entrance:
         self._link, self._asks = link, asks
 
     async def enter(self, request: Request) -> Response:
-        """Redirect to the console, which starts at the first look."""
+        """Redirect to the console, which is started by the first request."""
         if request.client is None or not is_loopback(request.client.host):
             return PlainTextResponse(ELSEWHERE, 404)
         try:

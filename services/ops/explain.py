@@ -1,10 +1,10 @@
-"""`/api/explain`: everything that the broker's log says of a message, in the order in which it happened.
+"""The operation `/api/explain`, which returns all events of a message in the log, in order of time.
 
     GET /api/explain?name=NAME&topic=TOPIC
 
-NAME is a message key, a message id, a timer key, a transaction id, or @ and a log offset. The durable part
-of the log is searched by one thread of its own (`services.explain.evidence`), one request after the other;
-it holds the interpreter for a fraction of a millisecond at a time. Times are those of callers.
+NAME is a message key, a message id, a timer key, a transaction id, or @ and a log offset. A separate thread
+searches the durable part of the log (`services.explain.evidence`) for one request at a time. The search holds
+the interpreter lock for a fraction of a millisecond at a time. Times in the answer are real times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidewheel.errors import NotFound
 
 
 class ExplainQuery(Nothing):
-    """What to tell of."""
+    """The name to search for."""
 
     name: str = Field(
         min_length=1, description="A message key or id, a timer key, a transaction id, or @LOG_OFFSET."
@@ -39,10 +39,11 @@ class ExplainQuery(Nothing):
 
 
 class EventAnswer(TypedDict):
-    """One thing that happened: `gap_ms` after the event before, told by the record at `physical_offset`.
+    """An event, which the record at `physical_offset` proves.
 
-    `epoch`: in which of a cluster; 0 where a broker alone stored it. Null elsewhere, or if it is not known.
-    `leader`: the node that led then; empty where that is not known.
+    `gap_ms` is the time since the previous event. `epoch` is the epoch of the cluster, 0 for a broker without
+    a cluster, or null if the epoch is unknown or does not apply. `leader` is the node that was leader at the
+    time of the event, or empty if the leader is unknown.
     """
 
     physical_offset: str
@@ -61,7 +62,7 @@ class EventAnswer(TypedDict):
 
 
 class StandingAnswer(TypedDict):
-    """How one message stands now."""
+    """The current state of a message."""
 
     message_id: str
     topic: str
@@ -70,7 +71,7 @@ class StandingAnswer(TypedDict):
 
 
 class ExplanationAnswer(TypedDict):
-    """The events of a name in log order; `is_cut` if it has more records than are told."""
+    """The events of a name in log order. `is_cut` is whether further records of the name are omitted."""
 
     name: str
     store: str
@@ -82,7 +83,7 @@ class ExplanationAnswer(TypedDict):
 
 
 class ExplainApi:
-    """The handler of `/api/explain`; to be closed before the broker is."""
+    """The handler of `/api/explain`, which must be closed before the broker."""
 
     def __init__(self, live: LiveBroker, files: Files | None) -> None:
         self._live, self._files = live, files
@@ -90,7 +91,7 @@ class ExplainApi:
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="explain")
 
     async def explain(self, request: Request) -> Response:
-        """Tell the life of a message or order."""
+        """Return the history of a message or an order."""
         query = asked(ExplainQuery, request)
         search = asyncio.get_running_loop().run_in_executor
         damaged: list[int] = []
@@ -101,7 +102,7 @@ class ExplainApi:
         return await written(found.as_json(self._live.clock.offset_ms))
 
     async def close(self) -> None:
-        """Give up the search that is under way."""
+        """Cancel the current search."""
         self._closing.set()
         self._searcher.shutdown()
 

@@ -1,4 +1,4 @@
-"""Names that other brokers and libraries have for our fields, for the error of a field that is unknown."""
+"""Names of fields in other brokers and libraries, which error messages for unknown fields use."""
 
 from __future__ import annotations
 

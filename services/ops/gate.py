@@ -1,17 +1,18 @@
 """Checks of an HTTP request before its body is read and before the application runs.
 
-    origin (services.ops.origins) --> token --> content type --> bound on the body (services.ops.bodies)
+    origin (services.ops.origins) --> token --> content type --> limit on the body (services.ops.bodies)
     403                               401       415
 
-Health probes need no `Host` and no token. A web page can send text, forms and files across origins, but JSON
-only after a CORS preflight, which the broker never grants (Fetch standard, CORS-safelisted request headers).
-So a body must be declared as JSON; this also stops pages of browsers that send no `Origin`. Routes for raw
-bytes (`bodies.is_raw`) refuse only the content types that need no preflight.
+Health probes require no `Host` and no token. A web page can send text, forms and files across origins, but
+JSON only after a CORS preflight, which the broker never grants (Fetch standard, CORS-safelisted request
+headers). Therefore, a body must be declared as JSON. This requirement also blocks pages in browsers that send
+no `Origin`. Routes for raw bytes (`bodies.is_raw`) refuse only the content types that need no preflight.
 
-`Authorization: Bearer <token>`: the token of `--http-token` is the administrator's, any other a user's
-(`services.ops.callers`). Two such fields are refused: a proxy might read one and the broker the other. A URL
-with a token, encoded or not, is refused before any other check, so that lists of refusals do not show it.
-Cost: one constant-time comparison; for a user's token also a hash.
+With `Authorization: Bearer <token>`, the token of `--http-token` belongs to the administrator, and any other
+token belongs to a user (`services.ops.callers`). A request with two such header fields is refused, because a
+proxy and the broker could use different fields. A URL that contains a token, encoded or not, is refused
+before any other check, so that lists of refusals do not show the token. Cost: one constant-time comparison,
+and for the token of a user also a hash.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ HOST, PAGE = "http host", "http page"
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Requirements: administrator's token ("": none), accepted `Host` names, bounds on bodies."""
+    """The administrator's token ("" for none), the accepted `Host` names, and the limits on bodies."""
 
     token: str = ""
     names: Names = field(default_factory=Names)
@@ -60,7 +61,7 @@ class Demands:
 
 
 class Gate:
-    """ASGI middleware that enforces the demands."""
+    """An ASGI middleware that enforces the demands."""
 
     def __init__(
         self, app: ASGIApp, demands: Demands, refusals: Refusals, authority: Callable[[], Authority]
@@ -69,7 +70,7 @@ class Gate:
         self._administrators = demands.token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it."""
+        """Serve or refuse a request."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
@@ -91,13 +92,16 @@ class Gate:
         check_json(request)
 
     def _user(self, request: Request) -> Caller | None:
-        """Return the caller by the request's token, None for the administrator; raise `Unauthorized`."""
+        """Return the caller for the token of the request, or None for the administrator.
+
+        Raise `Unauthorized`.
+        """
         given = request.headers.getlist("authorization")
         if len(given) > 1:
             raise Unauthorized(f"The request has {len(given)} fields Authorization: send one token.")
         scheme, _, text = "".join(given).partition(" ")
         text = text.strip(" ")
-        is_bearer = scheme.lower() == "bearer"  # schemes are in any case (RFC 9110, 11.1)
+        is_bearer = scheme.lower() == "bearer"  # schemes are case-insensitive (RFC 9110, 11.1)
         if is_bearer and hmac.compare_digest(text.encode("latin-1", "replace"), self._administrators):
             return None
         if not is_bearer:
@@ -123,7 +127,10 @@ class Gate:
 
 
 def check_url(scope: Scope, administrators: str) -> None:
-    """Raise `TokenInUrl` for a token in the path or query; `administrators` is that of --http-token."""
+    """Raise `TokenInUrl` if the path or query contains a token.
+
+    `administrators` is the token of --http-token.
+    """
     query, url = scope.get("query_string", b"").decode("latin-1"), scope["path"]
     named: set[str] = set()
     if query:
@@ -149,7 +156,7 @@ def check_url(scope: Scope, administrators: str) -> None:
 
 
 def check_json(request: Request) -> None:
-    """Raise `BodyNotJson` unless the body is declared as JSON, or as raw bytes where the route takes them."""
+    """Raise `BodyNotJson` unless the body is declared as JSON, or as raw bytes on a route for raw bytes."""
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return

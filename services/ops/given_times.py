@@ -1,4 +1,4 @@
-"""Moments and spans of time in a query or a body, each read with its field named in what is wrong."""
+"""Parsers for times and durations in a query or a body. Their errors contain the name of the field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZERO: Final = "0"
 
 
 def moment_of(moment: Moment, now_ms: int, field: str) -> int:
-    """Read a moment; raise `ClientMistake` naming the field."""
+    """Parse a time. Raise `ClientMistake` with the name of the field."""
     try:
         return moments.moment_ms(str(moment), now_ms)
     except ValueError as error:
@@ -22,7 +22,7 @@ def moment_of(moment: Moment, now_ms: int, field: str) -> int:
 
 
 def due_of(moment: Moment, now_ms: int, field: str) -> int:
-    """Read a due time; raise `IllegalDeliveryTime` naming the field."""
+    """Parse a due time. Raise `IllegalDeliveryTime` with the name of the field."""
     try:
         return moments.due_ms(str(moment), now_ms)
     except ValueError as error:
@@ -30,17 +30,17 @@ def due_of(moment: Moment, now_ms: int, field: str) -> int:
 
 
 def delay_of(span: Span, field: str) -> int:
-    """Return a delay in milliseconds; raise `IllegalDeliveryTime` naming the field."""
+    """Return a delay in milliseconds. Raise `IllegalDeliveryTime` with the name of the field."""
     return _span_ms(span, field, IllegalDeliveryTime)
 
 
 def span_in(span: Span, field: str) -> int:
-    """Return a span in milliseconds; raise `ClientMistake` naming the field."""
+    """Return a duration in milliseconds. Raise `ClientMistake` with the name of the field."""
     return _span_ms(span, field, ClientMistake)
 
 
 def _span_ms(span: Span, field: str, error: type[ClientMistake]) -> int:
-    """Read a span; a number has no unit and is refused, but for 0."""
+    """Parse a duration. A number without a unit is refused, except for 0."""
     if span == ZERO:
         return 0
     try:

@@ -1,8 +1,10 @@
-"""How far consumer groups are, as RocketMQ 5 measures it: see `services.live.group_lag`.
+"""The lag of consumer groups as metrics, defined as in RocketMQ 5 (`services.live.group_lag`).
 
-The two latencies are served twice: RocketMQ's exporter adds the unit to the name, and dashboards ask for
-that.
-Cost: a record or two read for each queue of each group that has such messages, at each scrape: 50 us a queue.
+The two latencies are exported under two names each, because the exporter of RocketMQ adds the unit to the
+name, and dashboards use the names with the unit.
+
+Cost: at each scrape, one or two records are read for each queue of each group with lag, which takes 50 us for
+each queue.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ CONSUME_MODES = {"SIMPLE_CONSUMER": "PULL"}
 
 
 def group_families(live: LiveBroker, names: Iterable[str]) -> Iterator[Family | None]:
-    """Yield every gauge about how far groups are; None where the loop should have a turn."""
+    """Yield the gauges of the lag of groups. Yield None where the event loop may process other calls."""
     now_ms = live.now_ms()
     counts: tuple[Rows, Rows, Rows] = ([], [], [])
     oldest: Rows = []
@@ -50,6 +52,6 @@ def group_families(live: LiveBroker, names: Iterable[str]) -> Iterator[Family | 
 
 
 def labels_of(consumer: ConsumerView) -> tuple[str, str, str, str]:
-    """Return a consumer's group, mode, language and version."""
+    """Return the group, mode, language and version of a consumer."""
     mode = CONSUME_MODES.get(consumer.kind, "PUSH")
     return consumer.group, mode, consumer.language, consumer.version

@@ -1,20 +1,21 @@
-"""`/api/groups`: consumer groups looked at, made, set, paused, reset and deleted.
+"""The operations of `/api/groups`: groups are shown, created, changed, paused, reset and deleted.
 
-    GET    /api/groups               every group, with its lag over all queues, or with each: queues=true
-    POST   /api/groups               {"name", "topic", "start"} and its policy: makes a group, and lets
-                                     it receive a topic; without a topic the same again changes nothing
-    GET    /api/groups/NAME          one, with every queue
-    PUT    /api/groups/NAME          its policy: attempts_max, retry_after_ms, fifo_run_max, is_lite_exclusive
-    DELETE /api/groups/NAME          the group, or it on one topic; its dead letters stay
-    POST   /api/groups/NAME/pause    gives it no more messages until /resume; what is leased may be answered
-    POST   /api/groups/NAME/reset    {"to", "topic", "dry_run"}: sets where it goes on
-    GET    /api/groups/NAME/clients  who consumes, and what they hold
+    GET    /api/groups               lists groups with their lag; with queues=true also the lag of each queue
+    POST   /api/groups               {"name", "topic", "start"} and a policy: creates a group that receives a
+                                     topic. Without a topic, a repeated call has no effect
+    GET    /api/groups/NAME          shows a group with all queues
+    PUT    /api/groups/NAME          sets attempts_max, retry_after_ms, fifo_run_max, is_lite_exclusive
+    DELETE /api/groups/NAME          deletes a group, or its state for a topic, but not its dead letters
+    POST   /api/groups/NAME/pause    stops deliveries until /resume; leased messages can be acknowledged
+    POST   /api/groups/NAME/reset    {"to", "topic", "dry_run"}: sets the offsets of a group
+    GET    /api/groups/NAME/clients  lists the consumers and their leases
 
-A group is made by its first receive, too. Where a group starts, or a reset goes, is written as `earliest`,
-`latest`, `offset:1200`, or a moment: messages stored since then come again. A span says that it is past: 30m
-ago.
+The first receive of a group also creates the group. The start of a group and the target of a reset are given
+as `earliest`, `latest`, `offset:1200` or a time, in which case messages that were stored since this time are
+delivered again. A duration must be in the past, such as 30m ago.
 
-Cost: a look at every queue of a group; a list of groups looks at every queue of all, with pauses.
+Cost: a call for a single group reads the state of each of its queues. A list of groups reads the queues of
+all groups, with pauses.
 """
 
 from __future__ import annotations
@@ -65,19 +66,19 @@ log = structlog.get_logger()
 
 
 class GroupsQuery(Nothing):
-    """What to say of each group."""
+    """The optional fields of each group in the answer."""
 
     queues: bool = Field(False, description="Also return every queue of each group.")
 
 
 class OneTopicOfGroup(Nothing):
-    """Which topic of the group; else all."""
+    """The topic of the group, or empty for all topics."""
 
     topic: str = ""
 
 
 class PolicyFields(BaseModel):
-    """How a group's messages are to be given out."""
+    """The policy by which the messages of a group are delivered."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,7 +90,7 @@ class PolicyFields(BaseModel):
     )
 
     def given(self) -> dict[str, Any]:
-        """Return the fields of a policy that are given."""
+        """Return the given fields of a policy."""
         given = self.model_dump(exclude_none=True, include=set(PolicyFields.model_fields))
         if self.retry_after_ms is not None:
             given["retry_after_ms"] = tuple(self.retry_after_ms)
@@ -97,7 +98,10 @@ class PolicyFields(BaseModel):
 
 
 class NewGroup(PolicyFields):
-    """A group, its policy as far as that is not the broker's own, and a topic that it is to receive."""
+    """The name of a new group, the fields of its policy, its start, and a topic that it receives.
+
+    The policy contains only fields that differ from the defaults of the broker.
+    """
 
     name: str
     topic: str = Field("", description="A topic to receive; default: the topics that its consumers request.")
@@ -106,12 +110,12 @@ class NewGroup(PolicyFields):
     )
 
     def policy(self, policy: GroupPolicy) -> GroupPolicy | None:
-        """Return the policy with the given fields replaced; None where no field is given."""
+        """Return the policy with the given fields replaced, or None if no field is given."""
         given = self.given()
         return replace(policy, **given) if given else None
 
     def place(self, now_ms: int) -> Start:
-        """Return where the group begins; raise `ClientMistake`."""
+        """Return the start of the group. Raise `ClientMistake` for an invalid start."""
         if self.start is None:
             return Start()
         if not self.topic:
@@ -123,10 +127,10 @@ class NewGroup(PolicyFields):
 
 
 class NewPolicy(PolicyFields):
-    """How a group's messages are to be given out; what is left out stays as it is."""
+    """A change of the policy of a group. Omitted fields remain unchanged."""
 
     def over(self, policy: GroupPolicy) -> GroupPolicy:
-        """Return the policy with the given fields replaced; raise `ClientMistake` where no field is given."""
+        """Return the policy with the given fields replaced. Raise `ClientMistake` if no field is given."""
         given = self.given()
         if not given:
             raise ClientMistake(
@@ -136,7 +140,7 @@ class NewPolicy(PolicyFields):
 
 
 class NewReset(BaseModel):
-    """Where to set a group; with `dry_run` it is only said what that would move."""
+    """The target of a reset. With `dry_run`, the answer shows the effect, and the group is not changed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -146,7 +150,7 @@ class NewReset(BaseModel):
 
 
 def start_of(text: Moment, now_ms: int, field: str) -> Start:
-    """Read where a group is to start; raise `ClientMistake` naming the field."""
+    """Parse the start of a group. Raise `ClientMistake` with the name of the field."""
     said = str(text).strip()
     if said in (From.EARLIEST.value, From.LATEST.value):
         return Start(From(said))
@@ -160,17 +164,18 @@ def start_of(text: Moment, now_ms: int, field: str) -> Start:
 
 
 def name_of(request: Request) -> str:
-    """Return the group in a request's path."""
+    """Return the group in the path of a request."""
     name: str = request.path_params["group"]
     return name
 
 
 class QueueOfGroupAnswer(TypedDict):
-    """A group on one queue, which goes from `min_offset` up to before `end_offset`.
+    """The state of a group in a queue, whose offsets range from `min_offset` to before `end_offset`.
 
-    Below `committed_offset` all is done, from `next_offset` on nothing was given out. `lag` messages are not
-    done: `in_flight` are leased, `waiting` are to be retried, or wait behind their message group or
-    for another filter, the rest were never given out. `oldest_ms` is when the first of them was stored.
+    All messages before `committed_offset` are finished. No message at or after `next_offset` was delivered.
+    `lag` is the number of unfinished messages. Of these messages, `in_flight` are leased. `waiting` messages
+    will be redelivered, or wait for their message group or for another filter. The other messages have not
+    been delivered. `oldest_ms` is the time at which the first unfinished message was stored.
     """
 
     topic: str
@@ -186,9 +191,10 @@ class QueueOfGroupAnswer(TypedDict):
 
 
 class FilterOfGroupAnswer(TypedDict):
-    """A filter of the group on a topic, of type TAG or SQL.
+    """A filter of the group for a topic, of type TAG or SQL.
 
-    `clients` counts those whose last receive used it; `waiting` the messages that were set aside for it.
+    `clients` is the number of clients whose last receive used the filter. `waiting` is the number of messages
+    that wait for a client with the filter.
     """
 
     topic: str
@@ -199,7 +205,7 @@ class FilterOfGroupAnswer(TypedDict):
 
 
 class MissedOfGroupAnswer(TypedDict):
-    """Messages of a topic that retention deleted before the group had finished them, last at `last_ms`."""
+    """Unfinished messages of a topic that retention deleted. `last_ms` is the time of the last deletion."""
 
     topic: str
     count: int
@@ -207,7 +213,7 @@ class MissedOfGroupAnswer(TypedDict):
 
 
 class PolicyAnswer(TypedDict):
-    """How a group's messages are given out."""
+    """The policy by which the messages of a group are delivered."""
 
     attempts_max: int
     retry_after_ms: list[int]
@@ -217,11 +223,12 @@ class PolicyAnswer(TypedDict):
 
 
 class GroupAnswer(TypedDict):
-    """A consumer group: its topics, how far it lags over all of their queues, and how many consume.
+    """A consumer group with its topics, its lag over all queues, and the number of its consumers.
 
-    `missed` messages were deleted by retention before the group had finished them, since it began to receive
-    their topics, the last at `missed_ms`; `missed_topics` has them by topic, where there are any.
-    Its `queues` are there when they are asked for, its `filters` where one group is shown.
+    `missed` is the number of messages that retention deleted before the group had finished them, since the
+    group began to receive their topics. `missed_ms` is the time of the last such deletion, and
+    `missed_topics` contains the numbers by topic, if any. `queues` is included on request, and `filters` only
+    if a single group is shown.
     """
 
     name: str
@@ -240,20 +247,20 @@ class GroupAnswer(TypedDict):
 
 
 class GroupsAnswer(TypedDict):
-    """Groups by name."""
+    """Groups, sorted by name."""
 
     groups: list[GroupAnswer]
 
 
 class DeletedGroupAnswer(TypedDict):
-    """What is no more: the group on these topics."""
+    """The topics for which the state of the group was deleted."""
 
     name: str
     topics: list[str]
 
 
 class MoveAnswer(TypedDict):
-    """A queue's first message that is not done, before and after a reset."""
+    """The offset of the first unfinished message of a queue, before and after a reset."""
 
     topic: str
     queue_id: int
@@ -264,7 +271,7 @@ class MoveAnswer(TypedDict):
 
 
 class ResetAnswer(TypedDict):
-    """What a reset moves, or with `dry_run` would."""
+    """The changes of a reset, which a dry run does not apply."""
 
     name: str
     dry_run: bool
@@ -272,9 +279,9 @@ class ResetAnswer(TypedDict):
 
 
 class ConsumerAnswer(TypedDict):
-    """A client of the group; `receives` is how many of its receives are open, `leased` what it holds.
+    """A client of the group, with the number of its open receives and of its leased messages.
 
-    `filters` are those of its last receives, each with its topic: `orders: TAG paid`.
+    `filters` are the filters of its last receives, each with its topic, for example `orders: TAG paid`.
     """
 
     client_id: str
@@ -289,7 +296,7 @@ class ConsumerAnswer(TypedDict):
 
 
 class ConsumersAnswer(TypedDict):
-    """The clients of a group; `leased_by_others` is held by clients that are not heard from any more."""
+    """The clients of a group. `leased_by_others` is the number of messages leased by disconnected clients."""
 
     consumers: list[ConsumerAnswer]
     leased_by_others: int
@@ -301,7 +308,7 @@ def topics_of(view: GroupView) -> list[str]:
 
 
 def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> GroupAnswer:
-    """Return a group as JSON has it."""
+    """Return a group in JSON form."""
     oldest_ms = min((one.oldest_ms for one in view.queues if one.oldest_ms is not None), default=None)
     group: GroupAnswer = {
         "name": view.name,
@@ -325,12 +332,12 @@ def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> Gro
 
 
 def missed_shape(one: MissedView) -> MissedOfGroupAnswer:
-    """Return what a group has missed of a topic as JSON has it."""
+    """Return the missed messages of a group and a topic in JSON form."""
     return {"topic": one.topic, "count": one.count, "last_ms": str(one.last_ms)}
 
 
 def policy_shape(policy: GroupPolicy) -> PolicyAnswer:
-    """Return a policy as JSON has it."""
+    """Return a policy in JSON form."""
     return {
         "attempts_max": policy.attempts_max,
         "retry_after_ms": list(policy.retry_after_ms),
@@ -341,7 +348,7 @@ def policy_shape(policy: GroupPolicy) -> PolicyAnswer:
 
 
 def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
-    """Return a group's place on a queue as JSON has it."""
+    """Return the state of a group in a queue in JSON form."""
     return {
         "topic": queue.topic,
         "queue_id": queue.queue_id,
@@ -357,12 +364,12 @@ def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
 
 
 def reset_shape(name: str, reset: Reset, dry_run: bool) -> ResetAnswer:
-    """Return the moves of a reset as JSON has them."""
+    """Return the changes of a reset in JSON form."""
     return {"name": name, "dry_run": dry_run, "moves": [move_shape(move) for move in reset.moves]}
 
 
 def move_shape(move: Move) -> MoveAnswer:
-    """Return a queue's move as JSON has it."""
+    """Return the change of a queue in JSON form."""
     return {
         "topic": move.topic,
         "queue_id": move.queue_id,
@@ -374,7 +381,7 @@ def move_shape(move: Move) -> MoveAnswer:
 
 
 def filter_shape(one: FilterView) -> FilterOfGroupAnswer:
-    """Return a filter of a group as JSON has it."""
+    """Return a filter of a group in JSON form."""
     return {
         "topic": one.topic,
         "type": one.text.type,
@@ -385,7 +392,7 @@ def filter_shape(one: FilterView) -> FilterOfGroupAnswer:
 
 
 def consumer_shape(view: ConsumerView, leased: int, filters: list[str]) -> ConsumerAnswer:
-    """Return a consumer as JSON has it."""
+    """Return a consumer in JSON form."""
     return {
         "client_id": view.client_id,
         "kind": view.kind,
@@ -417,7 +424,7 @@ class GroupsApi:
         return await written({"groups": shapes}, pauses=pauses)
 
     async def create(self, request: Request) -> Response:
-        """Make a group with its policy, before anybody uses it, and let it receive a topic."""
+        """Create a group with its policy before its first use, and make it receive a topic."""
         wanted = await said_as(NewGroup, request)
         core, start = self._live.core, wanted.place(self._live.now_ms())
         policy = wanted.policy(core.groups.policy(wanted.name))
@@ -429,25 +436,25 @@ class GroupsApi:
         return await self._told(view, status=200 if is_there else 201)
 
     async def one(self, request: Request) -> Response:
-        """Show a group and where it is on every queue."""
+        """Show a group and its state in all queues."""
         return await self._told(await self._live.groups.view(name_of(request)))
 
     async def set(self, request: Request) -> Response:
-        """Say how a group's messages are given out."""
+        """Change the policy of a group."""
         wanted = await said_as(NewPolicy, request)
         view = await self._live.groups.view(name_of(request))
         return await self._told(await self._live.groups.set(view.name, wanted.over(view.policy)))
 
     async def pause(self, request: Request) -> Response:
-        """Give a group no more messages."""
+        """Pause the deliveries of a group."""
         return await self._paused(name_of(request), True)
 
     async def resume(self, request: Request) -> Response:
-        """Give a paused group messages again."""
+        """Resume the deliveries of a paused group."""
         return await self._paused(name_of(request), False)
 
     async def delete(self, request: Request) -> JSONResponse:
-        """Forget a group, or that it receives a topic."""
+        """Delete a group, or its state for a topic."""
         topic = asked(OneTopicOfGroup, request).topic
         view = await self._live.groups.view(name_of(request))
         await self._live.call(self._live.core.group_views.delete, view.name, topic)
@@ -456,7 +463,7 @@ class GroupsApi:
         return JSONResponse({"name": view.name, "topics": topics})
 
     async def reset(self, request: Request) -> Response:
-        """Set where a group goes on."""
+        """Set the offsets of a group."""
         wanted = await said_as(NewReset, request)
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
         if start.kind is From.OFFSET and not wanted.topic:
@@ -467,7 +474,7 @@ class GroupsApi:
         return await written(reset_shape(name, reset, wanted.dry_run))
 
     async def clients(self, request: Request) -> Response:
-        """Show who consumes, and what they hold."""
+        """List the consumers of a group and their leases."""
         view = await self._live.groups.view(name_of(request))
         leased = self._live.core.group_views.leased(view.name)
         filters: defaultdict[str, list[str]] = defaultdict(list)
@@ -485,7 +492,7 @@ class GroupsApi:
         return await written({"consumers": shapes, "leased_by_others": others}, pauses=pauses)
 
     def _views(self, names: Iterator[str]) -> Iterator[GroupView]:
-        """Yield the groups of these names that there still are."""
+        """Yield the groups with the given names that still exist."""
         for name in names:
             with suppress(GroupNotFound):
                 yield self._get(name)
