@@ -1,15 +1,16 @@
-"""Transactions of producers over HTTP: begun, ended, and the questions how they ended.
+"""Transactions of producers over HTTP: begin, commit, rollback and check-backs.
 
-    POST /api/transactions                a message as in POST /api/messages, invisible until its commit, and
-                                          "check_after", when it is asked about; answered with transaction_id
-    POST /api/transactions/ID/commit      the message is sent; a verb on a timer that it carries is done
-    POST /api/transactions/ID/rollback    it never was
-    POST /api/transactions/ID/unknown     the producer was asked, and does not know yet
-    POST /api/transactions/check-backs    {"topics": [...], "count", "wait", "client"}: waits for questions
-                                          about halves that are open too long; an end is the answer
+    POST /api/transactions                a message as in POST /api/messages, which is invisible until its
+                                          commit, and "check_after", the time until its first check-back;
+                                          returns the transaction_id
+    POST /api/transactions/ID/commit      sends the message, and applies a timer verb that it contains
+    POST /api/transactions/ID/rollback    discards the message
+    POST /api/transactions/ID/unknown     answers a check-back without an outcome
+    POST /api/transactions/check-backs    {"topics": [...], "count", "wait", "client"}: waits for check-backs
+                                          of open halves, which are answered by an end
 
-The first end of a half is final: a repeat of it is confirmed (`repeated`), the other end is refused (409).
-The operations of operators are in `services.ops.transactions`.
+Only the first end of a half takes effect. A repetition of this end is confirmed (`repeated`), and the
+opposite end is refused (409). The operations of operators are in `services.ops.transactions`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ TOPICS_MAX: Final = 16
 
 
 class NewHalf(NewMessage):
-    """The message of a transaction that begins; `check_after` it is asked about, if it has not ended."""
+    """The message of a new transaction.
+
+    `check_after` is the time until the first check-back of an open half.
+    """
 
     check_after: Span | None = Field(
         None, description="A duration such as 1m; default: the setting of the topic or of the broker."
@@ -63,7 +67,7 @@ class NewHalf(NewMessage):
 
 
 class NewCheckBackPoll(BaseModel):
-    """A poll for check-backs of topics."""
+    """A long poll for the check-backs of topics."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,20 +82,20 @@ class NewCheckBackPoll(BaseModel):
 
 
 class BegunAnswer(ReceiptAnswer):
-    """A transaction that has begun: its message is stored, and invisible until its commit."""
+    """A new transaction, whose message is stored, and is invisible until the commit."""
 
     transaction_id: str
 
 
 class UnknownAnswer(TypedDict):
-    """A transaction of which the producer does not know yet how it ends; while OPEN it is asked again."""
+    """A transaction without a known outcome. As long as the transaction is OPEN, check-backs continue."""
 
     transaction_id: str
     state: str
 
 
 class AskedAnswer(TypedDict):
-    """A question: how has this transaction ended?"""
+    """A check-back, which requests the outcome of a transaction."""
 
     transaction_id: str
     topic: str
@@ -99,13 +103,13 @@ class AskedAnswer(TypedDict):
 
 
 class CheckBacksAnswer(TypedDict):
-    """Questions about transactions, none if there were none within the wait."""
+    """The check-backs that were due within the wait, which may be none."""
 
     questions: list[AskedAnswer]
 
 
 def asked_shape(half: PolledHalf) -> dict[str, Any]:
-    """Return a question as JSON has it."""
+    """Return a check-back in JSON form."""
     return {
         "transaction_id": half.transaction_id,
         "topic": half.topic,
@@ -114,13 +118,13 @@ def asked_shape(half: PolledHalf) -> dict[str, Any]:
 
 
 class HalvesApi:
-    """Handlers of producers' transactions: begin, end, check-backs."""
+    """The handlers of transactions of producers: begin, end, and check-backs."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
 
     async def begin(self, request: Request) -> JSONResponse:
-        """Begin a transaction: store a message that is invisible until its commit."""
+        """Begin a transaction with a message that is invisible until the commit."""
         wanted = shaped(NewHalf, await said_by(request), "")
         given, now_ms = with_key(wanted, header_key(request)), self._live.now_ms()
         immunity_ms = None if wanted.check_after is None else span_in(wanted.check_after, "check_after")
@@ -130,15 +134,15 @@ class HalvesApi:
         return JSONResponse(shape, status_code=201)
 
     async def commit(self, request: Request) -> JSONResponse:
-        """Commit a transaction: its message is sent."""
+        """Commit a transaction, which sends its message."""
         return await self._end(id_of(request), Resolution.COMMIT)
 
     async def rollback(self, request: Request) -> JSONResponse:
-        """Roll a transaction back: its message never was."""
+        """Roll back a transaction, which discards its message."""
         return await self._end(id_of(request), Resolution.ROLLBACK)
 
     async def unknown(self, request: Request) -> JSONResponse:
-        """Answer a question with that the producer does not know yet."""
+        """Answer a check-back without an outcome."""
         view = self._live.query(self._live.core.half_views.get_half, id_of(request))
         self._live.record_answer(view.transaction_id, UNKNOWN)
         return JSONResponse({"transaction_id": view.transaction_id, "state": view.state.value})
@@ -176,7 +180,7 @@ class HalvesApi:
         return answer
 
     def _check_topics(self, names: list[str]) -> None:
-        """Raise `IllegalTopic`, or `TopicNotFound` where no topic is made at its first use."""
+        """Raise `IllegalTopic`, or `TopicNotFound` if topics are not created automatically."""
         for name in names:
             check_topic_name(name)
             if not self._live.settings.auto_create_topics:

@@ -1,6 +1,7 @@
-"""How many timers are due within each of some spans from now, and not within the one before.
+"""The number of timers that are due within each of several durations from now.
 
-What is overdue counts as within the first. Cost: a count in the core for each span.
+Each number excludes the timers of the previous duration. Overdue timers are included in the first number.
+Cost: a count in the core for each duration.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from services.live.live_broker import LiveBroker
 
 
 def counts_within(live: LiveBroker, spans_ms: tuple[int, ...]) -> Iterator[int]:
-    """Yield a count for each span; spans ascend. Each count is of the moment when it is taken."""
+    """Yield a count for each of the durations, which must be in ascending order.
+
+    Each count reflects the state at the time of the count.
+    """
     assert [*spans_ms] == sorted(spans_ms), "spans must ascend: a count leaves out the span before"
     now_ms, lower = live.now_ms(), 0
     for span in spans_ms:

@@ -1,9 +1,10 @@
-"""uvicorn inside the broker's loop; signals belong to the composition root, so it may not take them.
+"""A uvicorn server in the event loop of the broker, without uvicorn's signal handlers.
 
-uvicorn has no time limit for a request's head or for the reading of an answer, and no limit of connections.
-Here a connection on which no request is being answered must have sent a whole head `HTTP_HEAD_MS_MAX` after
-the head's first byte (or after it was made); one whose client takes nothing of an answer for `UNREAD_MS_MAX`
-is closed; and there are so many connections at most, together and of one address.
+uvicorn has no time limit for a request head or for the reading of an answer, and no limit on the number of
+connections. Therefore, this server closes a connection without a current request if no complete head arrives
+within `HTTP_HEAD_MS_MAX` after its first byte or after the connect. The server also closes a connection whose
+client reads no part of an answer for `UNREAD_MS_MAX`. The number of connections is limited in total and for
+each address.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What connections may take."""
+    """The limits on connections."""
 
     head_ms_max: int = limits.HTTP_HEAD_MS_MAX
     connections_max: int = limits.HTTP_CONNECTIONS_MAX
@@ -50,7 +51,7 @@ class HttpLimits:
 
 
 class HttpServer(uvicorn.Server):
-    """A server for sockets that listen already; set `should_exit` to end it."""
+    """A server for sockets that are already listening. Set `should_exit` to stop the server."""
 
     def __init__(
         self, app: ASGIApp, tls: ssl.SSLContext | None = None, bounds: HttpLimits | None = None
@@ -76,7 +77,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Do not handle signals, because the composition root handles them."""
         yield
 
     def _protocol(self, *given: Any, **named: Any) -> HttpConnection:
@@ -84,15 +85,15 @@ class HttpServer(uvicorn.Server):
 
 
 class Answered:
-    """An application whose requests are answered, in JSON, even if a stop cuts them off."""
+    """An application whose requests are answered in JSON, even if they are cancelled by a stop."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; answer one that is cancelled with `ResultUnknown`, unless its answer has begun.
+        """Serve a request. Answer a cancelled request with `ResultUnknown`, unless its answer has begun.
 
-        End a request whose connection closes within its body; no answer is sent.
+        A request whose connection closes before the end of the body is aborted without an answer.
         """
         has_begun = False
 
@@ -113,7 +114,7 @@ class Answered:
 
 
 class HttpConnection(H11Protocol):
-    """One connection, closed when its request head does not arrive or its answer is not read in time."""
+    """A connection, which is closed if its request head does not arrive or its answer is not read in time."""
 
     def __init__(self, bounds: HttpLimits, addresses: Counter[str], *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -124,7 +125,7 @@ class HttpConnection(H11Protocol):
 
     # uvicorn's protocol takes a transport of TCP alone, where asyncio's takes any.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, unless there are too many."""
+        """Accept the connection, unless there are too many connections."""
         super().connection_made(transport)
         host = self.client[0] if self.client else ""
         count, of_address = self._addresses.total(), self._addresses[host]
@@ -137,7 +138,7 @@ class HttpConnection(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Read the bytes that came, and note whether a request is being answered."""
+        """Process received bytes, and record whether a request is being answered."""
         if self._host is None:
             return
         super().data_received(data)
@@ -147,7 +148,7 @@ class HttpConnection(H11Protocol):
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the count."""
         self._stop_waiting()
         self._stop_unread_timer()
         if self._host is not None:
@@ -157,9 +158,9 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request of HTTP/1.1; the reason is the parser's error, which is being handled."""
+        """Refuse data that is not an HTTP/1.1 request. The reason is the current exception of the parser."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # an answer has begun, and cannot say so any more
+            self.transport.close()  # the answer has begun, so it cannot contain the error
             return
         reason = str(sys.exc_info()[1] or msg)
         if reason == _TOO_LONG:
@@ -178,15 +179,15 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Decline another protocol in silence: any caller may offer one."""
+        """Ignore a request to upgrade to another protocol, without a warning."""
 
     def pause_writing(self) -> None:
-        """Start the time in which the client must read of its answer."""
+        """Start the time limit for the client to read the answer."""
         super().pause_writing()
         self._unread_timer = self.loop.call_later(self._bounds.unread_ms_max / 1000, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Stop that time: the client has read."""
+        """Stop the time limit, because the client has read data."""
         self._stop_unread_timer()
         super().resume_writing()
 

@@ -1,16 +1,17 @@
-"""`GET /api/journal`: the acts of operators; and `journalled`, which notes those of the HTTP interface.
+"""The operation `GET /api/journal`, and `journalled`, which records operations of the HTTP interface.
 
-    GET /api/journal?before=&limit=&about=    the newest entries, those before an offset, those with a text
+    GET /api/journal?before=&limit=&about=    lists entries, newest first, before an offset or with a text
 
-The console and the commands act over HTTP, so this is the only place that notes acts. Every operation that
-changes something is noted, with its refusal if it is refused, except for
+The console and the commands use the HTTP interface, so all operations of operators are recorded here. Every
+operation that changes state is recorded, including refused operations, with two exceptions:
 
-1. `DATA`: what applications do, thousands of times a second. Verbs on one timer or one transaction are such,
-   unless they give a reason or come from the command line or the console (`OPERATORS`).
-2. requests without the right (`/api/refused` lists them), and illegal ones (400), which change nothing.
+1. The operations in `DATA` are frequent operations of applications. A verb on a single timer or transaction
+   is recorded only if it has a reason, or comes from the command line or the console (`OPERATORS`).
+2. Requests without the required right (listed by `/api/refused`) and invalid requests (400) change no state.
 
-The entry is durable before the answer is sent (`services.broker.journal`). It holds the parameters of the
-act, except for bodies of messages, and for `/api/auth`, whose answers hold secrets, no answer at all.
+An entry is durable before the answer is sent (`services.broker.journal`). An entry contains the parameters of
+the operation, except for the bodies of messages. Entries of `/api/auth` contain no answers, because the
+answers contain secrets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _UNSAID: Final = ("body", "body_base64", "reason")
 
 
 class JournalQuery(Nothing):
-    """Which entries."""
+    """The conditions on the entries."""
 
     before: Number | None = Field(None, description="Entries before this offset, the newest first.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
@@ -71,7 +72,7 @@ class JournalQuery(Nothing):
 
 
 class EntryAnswer(TypedDict):
-    """An act: its caller, its object, its reason and its result (`services.broker.journal.Entry`)."""
+    """An operation with its caller, object, reason and result (`services.broker.journal.Entry`)."""
 
     offset: str
     store_ms: str
@@ -86,7 +87,7 @@ class EntryAnswer(TypedDict):
 
 
 class JournalAnswer(TypedDict):
-    """Entries; `before` continues, None at the journal's beginning."""
+    """Entries. `before` is the position of the next page, or None at the beginning of the journal."""
 
     entries: list[EntryAnswer]
     before: str | None
@@ -99,7 +100,7 @@ class JournalApi:
         self._live = live
 
     async def entries(self, request: Request) -> Response:
-        """List acts, the newest first."""
+        """List operations of operators, newest first."""
         query = asked(JournalQuery, request)
         page = self._live.query(self._live.core.journal.page, query.before, query.limit, query.about)
         before = None if page.before is None else str(page.before)
@@ -107,7 +108,7 @@ class JournalApi:
 
 
 def entry_shape(noted: StoredEntry) -> EntryAnswer:
-    """Return an entry as JSON has it."""
+    """Return an entry in JSON form."""
     one = noted.entry
     return {
         "offset": str(noted.offset),
@@ -124,7 +125,7 @@ def entry_shape(noted: StoredEntry) -> EntryAnswer:
 
 
 def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
-    """Wrap a handler so that its acts are in the journal before they are answered."""
+    """Wrap a handler so that its operations are recorded in the journal before they are answered."""
     if one.method == "GET" or (one.method, one.path) in DATA:
         return handler
 
@@ -147,7 +148,7 @@ def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
 
 
 def is_of_operator(request: Request, said: Any) -> bool:
-    """Return whether an operator sent a verb of both: it has a reason, or a User-Agent of operators."""
+    """Return whether an operator sent a verb, which then has a reason or a User-Agent of operators."""
     program = request.headers.get("user-agent", "")
     return program.startswith(OPERATORS) or (isinstance(said, dict) and bool(said.get("reason")))
 
@@ -155,7 +156,7 @@ def is_of_operator(request: Request, said: Any) -> bool:
 def entry_of(
     one: Operation, request: Request, said: Any, verdict: str, detail: str = "", made: str = ""
 ) -> Entry:
-    """Return the entry of an act; `made` is the id of the task that it started."""
+    """Return the entry of an operation. `made` is the id of the task that the operation has started."""
     caller, fields = caller_of(request), said if isinstance(said, dict) else {}
     given = {**request.path_params, **request.query_params}
     reason = given.pop("reason", "") or fields.get("reason", "")
@@ -174,7 +175,7 @@ def entry_of(
 
 
 def result_of(one: Operation, response: Response) -> tuple[str, str]:
-    """Return the result of an act: the verdict of its answer, or "done"; and the id of a started task."""
+    """Return the result of an operation, which is its verdict or "done", and the id of a started task."""
     body = getattr(response, "body", b"")
     if one.path.startswith(_SECRET) or not body:
         return "done", ""

@@ -1,12 +1,14 @@
-"""JSON with long texts, read in pieces: no body holds the loop for long.
+"""A JSON parser that reads long texts in pieces, so that no body blocks the event loop for long.
 
-The parser reads a body in one call, which holds the interpreter: of 6 MiB of escapes and characters of 4
-bytes for 17 to 30 ms. So a long text of them is cut out, read apart, a piece at a time, and put back:
+The standard parser reads a body in a single call, which holds the interpreter lock. For 6 MiB of escapes and
+characters of 4 bytes, this call takes 17 to 30 ms. Therefore, long texts with such characters are removed
+from the body, decoded separately in pieces, and inserted again:
 
-    {"topic":"t","body":"...MiB..."}  -->  {"topic":"t","body":"MARK:0"}  -->  read, and the mark replaced
+    {"topic":"t","body":"...MiB..."}  -->  {"topic":"t","body":"MARK:0"}  -->  parsed, and the mark replaced
 
-A text of plain ASCII stays where it is: 6 MiB of it take 1 ms. Cost, of bodies with a long text: a search for
-each of their quotes, and a look at each value. Weak spot: short texts are read in one go, 6 MiB for 14 ms.
+Texts of plain ASCII remain in the body, because 6 MiB of ASCII take only 1 ms. Cost: for bodies with a long
+text, a search for the quotes of the text, and a check of each value. Weak spot: short texts are parsed in a
+single call, which takes 14 ms for 6 MiB.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Place = tuple[int, int]
 
 
 async def read_json(body: bytes) -> Any:
-    """Return what a body in JSON says; raise ValueError, without a position if there are long texts."""
+    """Return the value of a JSON body. Raise ValueError, without a position if the body has long texts."""
     pauses = Pauses()
     places = await _long_texts(body, pauses) if await _may_have_long_texts(body, pauses) else []
     if len(body) > LONG_BYTES:
@@ -54,7 +56,7 @@ def _read(body: bytes) -> Any:
 
 
 async def _may_have_long_texts(body: bytes, pauses: Pauses) -> bool:
-    """Return whether a half of a long text could be somewhere: a block whose quotes are all escaped."""
+    """Return whether the body may contain half of a long text, which is a block with only escaped quotes."""
     block = LONG_BYTES // 2
     for at in range(0, len(body) - block + 1, block):
         if body.count(b'"', at, at + block) <= body.count(b'\\"', max(0, at - 1), at + block):
@@ -76,7 +78,7 @@ async def _long_texts(body: bytes, pauses: Pauses) -> list[Place]:
 
 
 async def end_of_text(body: bytes, at: int, pauses: Pauses) -> int:
-    """Return the place of the quote that ends a text whose first character is there; else the body's end."""
+    """Return the position of the quote that ends the text at a position, or else the end of the body."""
     while (quote := body.find(b'"', at)) >= 0:
         if not _is_escaped(body, at, quote):
             return quote
@@ -86,7 +88,7 @@ async def end_of_text(body: bytes, at: int, pauses: Pauses) -> int:
 
 
 def _is_escaped(body: bytes, begin: int, at: int) -> bool:
-    """Return whether an odd number of backslashes is before a place; none of them before `begin`."""
+    """Return whether the number of backslashes before a position and after `begin` is odd."""
     before = body[begin:at]
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
@@ -96,7 +98,7 @@ def _is_plain(text: bytes) -> bool:
 
 
 def _marked(body: bytes, places: list[Place], mark: str) -> bytes:
-    """Return a body with a mark in place of each long text."""
+    """Return a body in which marks replace the long texts."""
     parts, behind = list[bytes](), 0
     for number, (begin, end) in enumerate(places):
         parts += body[behind:begin], f"{mark}:{number}".encode()
@@ -105,7 +107,7 @@ def _marked(body: bytes, places: list[Place], mark: str) -> bytes:
 
 
 async def _text(body: bytes, place: Place, pauses: Pauses) -> str:
-    """Return a text, read in pieces; raise ValueError."""
+    """Return a text, which is decoded in pieces. Raise ValueError for an invalid text."""
     at, last = place
     pieces = list[str]()
     while at < last:
@@ -117,9 +119,9 @@ async def _text(body: bytes, place: Place, pauses: Pauses) -> str:
 
 
 def _cut(body: bytes, begin: int, end: int) -> int:
-    """Return a place at `end`, or a little before it, that is within no character and no escape."""
+    """Return a position at or shortly before `end` that is not inside a character or an escape."""
     for _ in range(_CHARACTER_BYTES):
-        if body[end] & 0xC0 == 0x80:  # UTF-8: not the first byte of a character
+        if body[end] & 0xC0 == 0x80:  # a UTF-8 continuation byte
             end -= 1
     if _is_escaped(body, begin, end):
         end -= 1
@@ -130,12 +132,12 @@ def _cut(body: bytes, begin: int, end: int) -> int:
     last = body[max(begin, end - _UNICODE_BYTES) : end].lower()
     is_half = last[:3] == b"\\ud" and last[3:4] in (b"8", b"9", b"a", b"b")
     if is_half and not _is_escaped(body, begin, end - _UNICODE_BYTES):
-        end -= _UNICODE_BYTES  # the first half of a character of 4 bytes
+        end -= _UNICODE_BYTES  # the first surrogate of a character of 4 bytes
     return end
 
 
 async def _put_back(said: list[Any], texts: dict[str, str], pauses: Pauses) -> None:
-    """Replace the marks in what was read, in names as well."""
+    """Replace the marks in the parsed value, including marks in names."""
     todo: list[Any] = [said]
     while todo:
         one = todo.pop()

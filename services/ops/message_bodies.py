@@ -1,12 +1,12 @@
-"""Bodies of messages that are JSON: given as `body_json`, and shown as such where the message says so.
+"""Message bodies in JSON, which are sent as `body_json`, and returned as JSON if the message declares JSON.
 
-A message says that its body is JSON by its property `content-type`, or that of a CloudEvent
-(`CE_datacontenttype`): `application/json`, or a type that ends in `+json`. What is sent as `body_json` gets
-that property. A body is shown as the bytes that were sent, so no number loses a digit; one that is no JSON
-after all, or has more than JSON_BYTES_MAX bytes or JSON_MARKS_MAX commas, colons and brackets, is shown as
-text.
+A message declares a JSON body by the property `content-type`, or `CE_datacontenttype` for a CloudEvent. The
+value is `application/json`, or a type that ends in `+json`. A message that is sent with `body_json` gets this
+property. A body is returned as the bytes that were sent, so numbers keep all digits. A body is returned as
+text if it is not valid JSON, or has more than JSON_BYTES_MAX bytes or JSON_MARKS_MAX commas, colons and
+brackets.
 
-Cost: a look at two properties; of JSON a parse, which nothing interrupts: up to 3 ms for 1 MiB.
+Cost: a check of two properties, and for JSON a parse without interruption, which takes up to 3 ms for 1 MiB.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MARKS: Final = (b",", b":", b"[", b"{")
 
 
 def is_json_type(content_type: str) -> bool:
-    """Return whether a content type is one of JSON."""
+    """Return whether a content type is a JSON type."""
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type == JSON_TYPE or media_type.endswith("+json")
 
 
 def json_text_of(message: Message) -> str | None:
-    """Return the body of a message as JSON; None if the message does not say that it is, or it is none."""
+    """Return the body of a message as JSON, or None if the body is not declared as JSON or is invalid."""
     given = message.properties
     said = given.get(CONTENT_TYPE) or given.get(EVENT_CONTENT_TYPE) or ""
     body = message.body
@@ -50,7 +50,10 @@ def json_text_of(message: Message) -> str | None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value that came as JSON in bytes; raise `ClientMistake` for a number that is none there."""
+    """Return a parsed JSON value as JSON bytes.
+
+    Raise `ClientMistake` for a number that JSON cannot represent.
+    """
     written = to_json(value)
     if b"Infinity" in written:  # of 1e999, or within a text
         try:

@@ -1,9 +1,10 @@
-"""How messages that were looked up stand, in the words of `explain`: waits, cancelled, delivered, open half.
+"""The states of messages in the terms of `explain`, such as pending, cancelled, delivered, or open half.
 
-A record in a queue is "stored". That of a timer says what became of the timer, that of a half how its
-transaction is: each is asked where verbs decide by it, so that no two answers can differ.
+A record in a queue is "stored". For a timer record, the state is that of the timer, and for a half, the state
+is that of its transaction. The states are read from the tables on which verbs base their decisions, so the
+answers of both are consistent.
 
-Cost: a look at the timers' ends for each timer among them; for halves one look by the key.
+Cost: a look-up of the timer ends for each timer, and a single look-up by key for halves.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _HALVES: Final = {
 
 
 class StateAnswer(TypedDict):
-    """How a message stands: pending, cancelled, replaced, moved, delivered, fired, lost, stored, or a half.
+    """The state of a message, such as pending, cancelled, replaced, moved, delivered, fired, lost or stored.
 
-    A half is open, expired, committed or rolled back; `note` says why. `ended_ms` is when a timer or half
-    ended, null where it has not, or nobody knows.
+    A half is open, expired, committed or rolled back. `note` contains the reason. `ended_ms` is the time at
+    which a timer or a half ended, or null if it has not ended or the time is unknown.
     """
 
     state: str
@@ -47,14 +48,17 @@ class StateAnswer(TypedDict):
 
 
 def end_of(live: LiveBroker, verdict: TimerVerdict) -> tuple[str, str]:
-    """Return how a timer had ended before a verb, and why; empty where it had not, or nobody knows."""
+    """Return the end of a timer before a verb and its cause.
+
+    Both are empty for an unknown or pending timer.
+    """
     if verdict.end is None:
         return "", ""
     return ending(verdict.end, live.core.finding.ending(verdict.ended_offset))
 
 
 def states_of(live: LiveBroker, topic: str, key: str, found: Sequence[Delivery]) -> Iterator[StateAnswer]:
-    """Yield how each of the messages stands that were found by a key."""
+    """Yield the state of each message that was found by a key."""
     halves = {}
     if any(one.stored_topic == HALF_TOPIC for one in found):
         views = live.query(live.core.half_views.find_by_key, topic, key, len(found))
@@ -75,7 +79,7 @@ def _half_state(view: HalfView | None) -> StateAnswer:
 
 
 def _timer_state(live: LiveBroker, one: Delivery) -> StateAnswer:
-    """Return how the timer of a record stands; one that was moved has a record for each of its times."""
+    """Return the state of the timer of a record. A moved timer has a record for each of its due times."""
     try:
         found = live.find_timer_verdict(one)
     except StoreDamaged:

@@ -1,19 +1,20 @@
-"""Messages looked at without leasing them, and looked up; `services.ops.sending` sends them.
+"""Operations that read messages without leases, or find messages (`services.ops.sending` sends messages).
+messages.
 
-    GET  /api/topics/TOPIC/messages   messages of one queue from an offset on: queue, offset, limit
-    GET  /api/topics/TOPIC/arrivals   what came after some positions, waiting for it if need be, and the
-                                      positions to ask for next: after=0:12,1:7, limit, wait_ms
+    GET  /api/topics/TOPIC/messages   messages of a queue, starting at an offset: queue, offset, limit
+    GET  /api/topics/TOPIC/arrivals   messages after the given positions, with a wait if there are none, and
+                                      the next positions: after=0:12,1:7, limit, wait_ms
     GET  /api/topics/TOPIC/newest     the last messages of all queues, newest first, and the positions
-                                      after them: limit, bytes_max
+                                      after these messages: limit, bytes_max
     GET  /api/messages                messages with a key or message id, newest first: topic, key, limit
 
-A queue that `after` does not name starts at its end. `stored_topic` says where a message that was looked up
-lies: a waiting timer or an open half lies in the broker's own topics; `cut`: older ones were too large to be
-shown, too. Messages are read until there are `limit` of them or their bodies have `LOOK_BYTES_MAX` bytes (one
-comes in any case); then ask again from there.
+A queue that is not listed in `after` starts at its end. `stored_topic` is the topic in which a message is
+stored, because pending timers and open halves are stored in internal topics. `cut` is whether older messages
+are omitted because of their size. Messages are read until there are `limit` messages, or their bodies have
+`LOOK_BYTES_MAX` bytes, but at least one message is returned. The next request continues after these messages.
 
-A body that is UTF-8 text goes out as `body`, any other as `body_base64`. Timers, dead letters and halves are
-messages as well: their files show what they say, and where it was stored, by the shapes of this one.
+A body in UTF-8 is returned as `body`, and any other body as `body_base64`. Timers, dead letters and halves
+are also messages, so other files use the shapes of this file for their contents and positions.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Positions = dict[int, int]
 
 
 class MessagesQuery(Nothing):
-    """Which messages of which queue."""
+    """The queue, the first offset, and the maximum number of messages."""
 
     queue: Number = 0
     offset: Number | None = Field(None, description="The first offset; default: the oldest stored offset.")
@@ -60,7 +61,7 @@ class MessagesQuery(Nothing):
 
 
 class ArrivalsQuery(Nothing):
-    """After which positions, and how long to wait."""
+    """The positions after which messages are returned, and the maximum wait."""
 
     after: str = Field("", description="QUEUE:OFFSET,...; other queues start at their end.")
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
@@ -68,7 +69,7 @@ class ArrivalsQuery(Nothing):
 
 
 class NewestQuery(Nothing):
-    """How many of the newest messages."""
+    """The maximum number of the newest messages."""
 
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
     bytes_max: Number = Field(
@@ -77,7 +78,7 @@ class NewestQuery(Nothing):
 
 
 class FindQuery(Nothing):
-    """Which messages to look up."""
+    """The topic and the key of the messages to find."""
 
     topic: str = Field(min_length=1)
     key: str = Field(min_length=1, description="A message key, or a message id.")
@@ -85,7 +86,10 @@ class FindQuery(Nothing):
 
 
 def body_bytes(body: str | None, body_base64: str | None) -> bytes:
-    """Return the body of a message that is given in one of two ways; raise `ClientMistake`."""
+    """Return the body of a message, which is given as text or in base64.
+
+    Raise `ClientMistake` for other input.
+    """
     if (body is None) == (body_base64 is None):
         raise ClientMistake("Give either body or body_base64.")
     try:
@@ -95,7 +99,7 @@ def body_bytes(body: str | None, body_base64: str | None) -> bytes:
 
 
 def asked_positions(after: str) -> Positions:
-    """Read `after=0:12,1:7`; raise `ClientMistake`."""
+    """Parse `after=0:12,1:7`. Raise `ClientMistake` for an invalid position."""
     pairs = [pair.partition(":") for pair in after.split(",") if pair]
     try:
         return {int(queue_id): int(offset) for queue_id, _, offset in pairs}
@@ -104,19 +108,19 @@ def asked_positions(after: str) -> Positions:
 
 
 def at_most(limit: int) -> int:
-    """Return how many messages to show when `limit` are wanted: 1 to `LIMIT_MAX`."""
+    """Return the number of messages to return for a given `limit`, which is 1 to `LIMIT_MAX`."""
     return max(1, min(limit, LIMIT_MAX))
 
 
 class BodyAnswer(TypedDict):
-    """A body: as text if it is UTF-8, else in base64."""
+    """A body, as text if it is UTF-8, or else in base64."""
 
     body: NotRequired[str]
     body_base64: NotRequired[str]
 
 
 class ContentAnswer(BodyAnswer):
-    """What a message says and is called."""
+    """The content of a message with its properties."""
 
     message_id: str
     topic: str
@@ -131,13 +135,13 @@ class ContentAnswer(BodyAnswer):
 
 
 class TakenAnswer(ContentAnswer):
-    """The same as its consumer or producer takes it: where it says that its body is JSON, as JSON."""
+    """The content of a message for its consumer or producer. A declared JSON body is returned as JSON."""
 
     body_json: NotRequired[Any]
 
 
 class MessageAnswer(ContentAnswer):
-    """A stored message and its place."""
+    """A stored message and its position."""
 
     queue_id: int
     queue_offset: str
@@ -146,40 +150,47 @@ class MessageAnswer(ContentAnswer):
 
 
 class MessagesAnswer(TypedDict):
-    """Messages of one queue, oldest first."""
+    """Messages of a queue, oldest first."""
 
     messages: list[MessageAnswer]
 
 
 class ArrivalsAnswer(MessagesAnswer):
-    """Messages that came, oldest first, and the positions to ask for next."""
+    """New messages, oldest first, and the positions for the next request."""
 
     after: str
 
 
 class NewestAnswer(MessagesAnswer):
-    """The newest messages, newest first; `after` are the ends of the queues, to go on with `arrivals`."""
+    """The newest messages, newest first.
+
+    `after` contains the ends of the queues for a request to `arrivals`.
+    """
 
     after: str
 
 
 class FoundAnswer(MessageAnswer, StateAnswer):
-    """A message that was looked up; a waiting timer or an open half lies in a topic of the broker's own."""
+    """A message that was found. A pending timer or an open half is stored in an internal topic."""
 
     stored_topic: str
 
 
 class FoundMessagesAnswer(TypedDict):
-    """Messages that were looked up, newest first; `cut`: older ones were too large to be shown, too."""
+    """Messages that were found, newest first.
+
+    `cut` is whether older messages are omitted because of their size.
+    """
 
     messages: list[FoundAnswer]
     cut: bool
 
 
 class ReceiptAnswer(TypedDict):
-    """A message that is stored. `recall_handle` is empty unless it is delayed.
+    """A stored message.
 
-    `replaced_offset` is the log offset of the timer with the same key whose place it took, if it took one.
+    `recall_handle` is empty unless the message is delayed. `replaced_offset` is the log offset of the timer
+    with the same key that the message replaced, or null.
     """
 
     message_id: str
@@ -190,7 +201,7 @@ class ReceiptAnswer(TypedDict):
 
 
 def message_shape(delivery: Delivery) -> MessageAnswer:
-    """Return a stored message as JSON has it."""
+    """Return a stored message in JSON form."""
     return {
         **content_shape(delivery.message),
         "queue_id": delivery.queue_id,
@@ -201,12 +212,12 @@ def message_shape(delivery: Delivery) -> MessageAnswer:
 
 
 def found_shape(delivery: Delivery, state: StateAnswer) -> FoundAnswer:
-    """Return a message that was looked up as JSON has it."""
+    """Return a message that was found in JSON form."""
     return {**message_shape(delivery), "stored_topic": delivery.stored_topic, **state}
 
 
 def content_shape(message: Message) -> ContentAnswer:
-    """Return what a message says as JSON has it."""
+    """Return the content of a message in JSON form."""
     return {
         "message_id": message.message_id,
         "topic": message.topic,
@@ -223,7 +234,7 @@ def content_shape(message: Message) -> ContentAnswer:
 
 
 def taken_shape(message: Message) -> dict[str, Any]:
-    """Return what a message says as JSON has it, a body in JSON as such."""
+    """Return the content of a message in JSON form, with a JSON body as JSON."""
     shape: dict[str, Any] = {**content_shape(message)}
     if (text := json_text_of(message)) is not None:
         del shape["body"]
@@ -232,7 +243,7 @@ def taken_shape(message: Message) -> dict[str, Any]:
 
 
 def body_shape(body: bytes) -> BodyAnswer:
-    """Return a body as text if it is text, else in base64."""
+    """Return a body as text if it is UTF-8, or else in base64."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -240,7 +251,7 @@ def body_shape(body: bytes) -> BodyAnswer:
 
 
 def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
-    """Return a stored message's place as JSON has it."""
+    """Return the position of a stored message in JSON form."""
     return {
         "message_id": receipt.message_id,
         "queue_offset": str(receipt.queue_offset),
@@ -251,18 +262,18 @@ def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
 
 
 def offset_or_none(offset: int) -> str | None:
-    """Return a log offset as JSON has it; null for -1, none."""
+    """Return a log offset in JSON form, or null for -1."""
     return str(offset) if offset >= 0 else None
 
 
 class MessagesApi:
-    """The handlers of what is looked at and looked up."""
+    """The handlers of operations that read or find messages."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
 
     async def messages(self, request: Request) -> Response:
-        """Show messages of one queue."""
+        """Show messages of a queue."""
         topic, query = topic_of(self._live, request), asked(MessagesQuery, request)
         if query.queue >= topic.queue_count:
             queues = f"the queues 0 to {topic.queue_count - 1}"
@@ -274,7 +285,7 @@ class MessagesApi:
         return await written({"messages": map(message_shape, found)})
 
     async def arrivals(self, request: Request) -> Response:
-        """Show what came after some positions, oldest first, and wait for it if there is nothing."""
+        """Show messages after the given positions, oldest first, and wait if there are none."""
         topic, query = topic_of(self._live, request), asked(ArrivalsQuery, request)
         limit, positions = at_most(query.limit), self._positions(topic, query.after)
         found = await self._after(topic, positions, limit)
@@ -306,7 +317,7 @@ class MessagesApi:
         return await written({"messages": shapes, "after": ",".join(ends)}, pauses=pauses)
 
     async def find(self, request: Request) -> Response:
-        """Show the messages that have a key, message id or timer key, and how each stands."""
+        """Show the messages with a key, a message id or a timer key, and their states."""
         query, live = asked(FindQuery, request), self._live
         topic, limit = live.core.topics.get(query.topic).name, at_most(query.limit)
         found = live.find(topic, query.key, limit)
@@ -321,7 +332,7 @@ class MessagesApi:
         return await written({"messages": shapes, "cut": is_cut})
 
     async def _arrived(self, request: Request, topic: str, seconds: float) -> bool:
-        """Wait until something arrives; False when the time is up, or the caller has hung up."""
+        """Wait for a new message. Return False after the wait or a disconnect of the caller."""
         hang_up = HangUp(request)
         try:
             with self._polls.one(request, "arrivals"):
@@ -341,10 +352,10 @@ class MessagesApi:
         }
 
     async def _after(self, topic: Topic, positions: Positions, limit: int) -> list[Delivery]:
-        """Return the messages after the positions, and move the positions past them.
+        """Return the messages after the positions, and advance the positions.
 
-        They are read in several turns, and so are files of queues that were not read before: what comes
-        meanwhile lies behind them in the log.
+        The messages are read in several turns of the event loop. Messages that are stored in the meantime
+        have higher log offsets.
         """
         found = list[Delivery]()
         while True:

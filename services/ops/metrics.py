@@ -1,8 +1,8 @@
-"""What Prometheus scrapes: the core's counters under RocketMQ's names where it has one, under ours elsewhere.
+"""The Prometheus metrics of the broker, under the names of RocketMQ if it has an equivalent metric.
 
-Names and labels of RocketMQ 5 are in reference/operations-ux.md 4a; ours (`mq_`, base units, seconds) in
-4b. The core is read only when somebody scrapes. Only calls are counted as they happen. Labels are topics
-and groups, never keys, message ids or client ids.
+The names and labels of RocketMQ 5 are listed in reference/operations-ux.md 4a, and the additional names
+(`mq_`, base units, seconds) in 4b. The core is read only at a scrape, and only calls are counted when they
+occur. Labels are topics and groups, never keys, message ids or client ids.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ LATENCY_BUCKETS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 25_000)
 
 
 class Client(Protocol):
-    """A client, as far as it is counted here."""
+    """The attributes of a client that are used for metrics."""
 
     @property
     def is_producer(self) -> bool:
-        """Whether the client sends rather than receives."""
+        """Whether the client is a producer and not a consumer."""
 
     @property
     def language(self) -> str:
-        """The language of the client's library, in the library's own words."""
+        """The language of the client library, as reported by the library."""
 
     @property
     def version(self) -> str:
-        """The version of the client's library."""
+        """The version of the client library."""
 
 
 class Connections(Protocol):
-    """The connections of the protocol port, as far as they are counted here."""
+    """The attributes of the protocol port that are used for metrics."""
 
     @property
     def connection_count(self) -> int:
@@ -72,11 +72,11 @@ class Connections(Protocol):
 
     @property
     def table_count(self) -> int:
-        """The number of connections that use a table of header fields (HPACK), which takes longer to read."""
+        """The number of connections with an HPACK header table, whose header fields take longer to decode."""
 
 
 class Metrics(Collector):
-    """Everything there is to scrape, in a registry of its own."""
+    """All metrics of the broker, in a separate registry."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Metrics(Collector):
         self._build.add_metric((), {"version": version("tidewheel"), **versions})
 
     def observe(self, rpc: str, code: str, seconds: float) -> None:
-        """Count one answered call."""
+        """Count an answered call."""
         series = self._latencies.get((rpc, code))
         if series is None:
             series = self._latency.labels(*self._node, "grpc", rpc, code)
@@ -121,23 +121,23 @@ class Metrics(Collector):
             self._refused.labels(code).inc()
 
     def watch(self, port: Connections) -> None:
-        """Count the connections of a port, too."""
+        """Also export the number of connections of a port."""
         self._port = port
 
     def count_polls(self, polls: Mapping[str, int]) -> None:
-        """Count the open long polls of the HTTP interface, too: how many by kind."""
+        """Also export the number of open long polls of the HTTP interface, by kind."""
         self._polls = polls
 
     def add(self, more: Collector) -> None:
-        """Tell of the families of another collector, too."""
+        """Also export the families of another collector."""
         self._more.append(more)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the core's counters and gauges as they are now."""
+        """Yield the current counters and gauges of the core."""
         return (family for family in self._families() if family is not None)
 
     def in_turns(self) -> Iterator[Metric | None]:
-        """Yield every family to scrape; None where the loop should have a turn before the next one."""
+        """Yield every metric family. Yield None where the event loop may process other calls."""
         yield from self._families()
         yield from self._latency.collect()
         yield from self._refused.collect()
@@ -377,7 +377,8 @@ class Metrics(Collector):
         return self._filled(CounterMetricFamily(name, help_text, labels=(*NODE, *labels)), rows)
 
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Iterator[Metric | None]:
-        # A copy of the rows, which are often of a dict that others change while the loop has its turns.
+        # The rows are copied, because other calls may change the underlying dict between turns of the event
+        # loop.
         for number, (*labels, value) in enumerate(list(rows), 1):
             family.add_metric((*self._node, *labels), value)
             if number % ROWS_AT_ONCE == 0:

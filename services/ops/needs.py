@@ -1,19 +1,19 @@
-"""The right that each route of the HTTP interface needs, on which topic and which group: one table, `NEEDS`.
+"""The rights that each route of the HTTP interface requires on topics and groups, in the table `NEEDS`.
 
 The verbs are those of the protocol port (`services.auth.rights`, `services.rpc.needs`):
 
-    send       send; show, cancel, move and fire one timer by key or id
+    send       send; show, cancel, move and fire a timer by key or id
     transact   begin (with send) and end transactions, poll for check-backs
     receive    receive, and end or extend leases, on the topic and the group
-    any        show one topic, as QueryRoute
-    admin      changes by operators, on the named topic or group, or on all if none is named; for the whole
-               broker, on all topics and all groups
-    view       queries by operators, likewise: of each GET that has `admin` in the table, except those of
-               users, rules and tokens (`as_query`)
+    any        show a topic, as QueryRoute does
+    admin      changes by operators, on the named topic or group, or on all if none is named; for operations
+               on the whole broker, on all topics and all groups
+    view       queries by operators, with the same scope, which are the GET operations with `admin` in the
+               table, except those for users, rules and tokens (`as_query`)
 
-Names come from the path, the query or the body, which is parsed once for authorization and handler. A name
-that is not text counts as missing, and the handler refuses the request. A route without an entry cannot be
-served (`admitted`); the administrator's token needs no right.
+Names come from the path, the query or the body, which is parsed once for the authorization and the handler. A
+name that is not text is treated as missing, and the handler refuses the request. A route without an entry
+cannot be served (`admitted`). The token of the administrator requires no rights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SOME_TOPIC: Final = "TOPIC"
 
 
 class Asked(NamedTuple):
-    """A user's request, its JSON body (None without one), and the broker."""
+    """A request of a user, its JSON body (None if it has none), and the broker."""
 
     request: Request
     said: Any
@@ -58,11 +58,11 @@ class Asked(NamedTuple):
         return str(self.request.path_params[name])
 
     def in_query(self, name: str) -> str:
-        """Return a query parameter as the handler reads it; empty if missing."""
+        """Return a query parameter as the handler reads it, or "" if it is missing."""
         return dict(self.request.query_params).get(name, "")
 
     def in_body(self, *path: str) -> str:
-        """Return a text in the body; empty if missing."""
+        """Return a text in the body, or "" if it is missing."""
         found = self.said
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
@@ -73,22 +73,22 @@ NeedsOf = Callable[[Asked], Iterator[Need]]
 
 
 def text(value: Any) -> str:
-    """Return a text; empty for any other type."""
+    """Return a text, or "" for a value of any other type."""
     return value if isinstance(value, str) else ""
 
 
 def each(value: Any) -> list[Any]:
-    """Return a list; empty for any other type."""
+    """Return a list, or an empty list for a value of any other type."""
     return value if isinstance(value, list) else []
 
 
 def on_topic(verb: Verb | None, name: str) -> Need:
-    """Return a need on a topic."""
+    """Return the need of a verb on a topic."""
     return Need(verb, Kind.TOPIC, name)
 
 
 def on_group(verb: Verb, name: str) -> Need:
-    """Return a need on a group."""
+    """Return the need of a verb on a group."""
     return Need(verb, Kind.GROUP, name)
 
 
@@ -97,11 +97,11 @@ VIEW_OF_ALL: Final = (on_topic(Verb.VIEW, WILD), on_group(Verb.VIEW, WILD))
 WHOLE_BROKER: Final = (on_topic(Verb.ADMIN, WILD), on_group(Verb.ADMIN, WILD))
 """Needs of changes of the whole broker or cluster."""
 
-# Needs shared by several routes.
+# The following needs are shared by several routes.
 
 
 def no_needs(asked: Asked) -> Iterator[Need]:
-    """Yield nothing: any authenticated user may call."""
+    """Yield no needs, so that any authenticated user may call."""
     yield from ()
 
 
@@ -121,7 +121,7 @@ def all_groups(asked: Asked) -> Iterator[Need]:
 
 
 def topic_of_path(verb: Verb | None) -> NeedsOf:
-    """Return the function that yields a verb on the topic in the path."""
+    """Return a function that yields a verb on the topic in the path."""
     return lambda asked: iter((on_topic(verb, asked.in_path("topic")),))
 
 
@@ -131,11 +131,11 @@ def group_of_path(asked: Asked) -> Iterator[Need]:
 
 
 def queried_topic(asked: Asked) -> Iterator[Need]:
-    """Yield admin on the topic in the query, else on all."""
+    """Yield admin on the topic in the query, or on all topics."""
     yield on_topic(Verb.ADMIN, asked.in_query("topic") or WILD)
 
 
-# Needs of single routes.
+# The following needs belong to single routes.
 
 
 def new_topic(asked: Asked) -> Iterator[Need]:
@@ -151,7 +151,7 @@ def new_group(asked: Asked) -> Iterator[Need]:
 
 
 def sending(asked: Asked) -> Iterator[Need]:
-    """Yield send on the topics of all messages and of the timers they name."""
+    """Yield send on the topics of all messages and of the timers that they name."""
     said = asked.said if isinstance(asked.said, dict) else {}
     for one in (said, *each(said.get("messages")), *each(said.get("timers"))):
         if isinstance(one, dict):
@@ -159,7 +159,7 @@ def sending(asked: Asked) -> Iterator[Need]:
 
 
 def topics_sent_to(message: dict[str, Any]) -> Iterator[Need]:
-    """Yield send on the topics of one message and of the timers it names."""
+    """Yield send on the topics of a message and of the timers that it names."""
     if topic := text(message.get("topic")):
         yield on_topic(Verb.SEND, topic)
     carried = [message.get(verb) for verb in CARRIED]
@@ -170,7 +170,7 @@ def topics_sent_to(message: dict[str, Any]) -> Iterator[Need]:
 
 
 def beginning(asked: Asked) -> Iterator[Need]:
-    """Yield the needs of a send, and transact on its topic."""
+    """Yield the needs of a send, and transact on the topic of the message."""
     yield from sending(asked)
     yield on_topic(Verb.TRANSACT, asked.in_body("topic"))
 
@@ -181,12 +181,12 @@ def ending(asked: Asked) -> Iterator[Need]:
 
 
 def shown_topic(asked: Asked) -> Iterator[Need]:
-    """Yield view on the topic in the path where the user has it, else any right on it."""
+    """Yield view on the topic in the path if the user has this right, or else any right on the topic."""
     yield either(asked, on_topic(Verb.VIEW, asked.in_path("topic")), None)
 
 
 def either(asked: Asked, need: Need, verb: Verb | None) -> Need:
-    """Return a need that the user fulfils, else the same with another verb."""
+    """Return a need if the user has the right, or else the same need with another verb."""
     return need if asked.caller.may([need]) else need._replace(verb=verb)
 
 
@@ -201,11 +201,11 @@ def half(asked: Asked) -> Iterator[Need]:
 
 
 def of_half(asked: Asked, verb: Verb) -> Need:
-    """Return the need on the topic of the transaction in the path, looked up by its id.
+    """Return the need on the topic of the transaction in the path, which is found by its id.
 
-    A caller without the right gets the answer for an unknown id (`InvalidTransactionId`); a caller without
-    the verb on any topic is refused for every id. Guessed ids therefore disclose no topic. The list of
-    refusals has the topic.
+    A caller without the right receives the answer for an unknown id (`InvalidTransactionId`). A caller
+    without the verb on any topic is refused for every id. Therefore, a caller cannot find topics by guessing
+    ids. The list of refusals contains the topic.
     """
     if not asked.caller.may_somewhere(verb, Kind.TOPIC):
         return on_topic(verb, SOME_TOPIC)
@@ -239,7 +239,7 @@ def answering(asked: Asked) -> Iterator[Need]:
 
 
 def one_timer(asked: Asked) -> Iterator[Need]:
-    """Yield view on the topic of the timer in the query where the user has it, else send."""
+    """Yield view on the topic of the timer in the query if the user has this right, or else send."""
     for need in timer_named(asked.in_query("topic"), asked.in_query("handle")):
         yield either(asked, need._replace(verb=Verb.VIEW), Verb.SEND)
 
@@ -250,7 +250,7 @@ def timer_verb(asked: Asked) -> Iterator[Need]:
 
 
 def timer_named(topic: str, handle: str) -> Iterator[Need]:
-    """Yield send on the given topic and that of the recall handle; raise `InvalidRecallHandle`."""
+    """Yield send on the given topic and on the topic of the recall handle. Raise `InvalidRecallHandle`."""
     if handle:
         yield on_topic(Verb.SEND, recall.decode(handle).topic)
     if topic or not handle:
@@ -268,7 +268,7 @@ def timer_task(asked: Asked) -> Iterator[Need]:
 
 
 def filtered(topic: str, prefix: str) -> Need:
-    """Return the need of a timer filter: its topic, else all of its prefix, else all."""
+    """Return the need of a timer filter on its topic, on its topic prefix, or on all topics."""
     return on_topic(Verb.ADMIN, topic or f"{prefix}{WILD}")
 
 
@@ -285,7 +285,7 @@ def dead_letter_task(asked: Asked) -> Iterator[Need]:
 
 
 def target(asked: Asked) -> Iterator[Need]:
-    """Yield send on the target topic of dead letters, if given."""
+    """Yield send on the target topic of dead letters, if it is given."""
     if topic := asked.in_body("target"):
         yield on_topic(Verb.SEND, topic)
 
@@ -394,19 +394,19 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
 
 
 def as_query(one: Operation, need: Need) -> Need:
-    """Return the need of an operation, of which a query takes `view` where a change takes `admin`."""
+    """Return the need of an operation, with `view` instead of `admin` for a query."""
     is_query = one.method == "GET" and not one.path.startswith(OF_ACCESS)
     return need._replace(verb=Verb.VIEW) if is_query and need.verb is Verb.ADMIN else need
 
 
 def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
-    """Wrap a handler with the authorization of its route; the operation must be in the table."""
+    """Wrap a handler with the authorization of its route. The operation must have an entry in the table."""
     needs_of = NEEDS[one.method, one.path]
 
     async def endpoint(request: Request) -> Response:
         if (caller := caller_of(request)) is not None:
             said = await said_by(request) if one.bodies else None
-            # A missing name needs no right: the handler reports it.
+            # A missing name requires no right, because the handler reports the missing name.
             needs = needs_of(Asked(request, said, live, caller))
             caller.ask(as_query(one, need) for need in needs if need.name)
         return await handler(request)

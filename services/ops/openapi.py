@@ -1,7 +1,7 @@
-"""`/openapi.json`: the HTTP interface in OpenAPI 3.1, written from the table of operations and their shapes.
+"""The OpenAPI 3.1 document of the HTTP interface, generated from the table of operations and their shapes.
 
-Bodies and queries are pydantic models, answers are typed dictionaries: pydantic gives the JSON schema of
-both. An operation's summary is the first sentence of its handler's docstring, so nothing is said twice.
+Bodies and queries are pydantic models, and answers are typed dictionaries. pydantic generates the JSON schema
+of both. The summary of an operation is the first sentence of the docstring of its handler.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def document() -> Json:
 
 
 def all_schemas(operations: list[Operation]) -> tuple[dict[Key, Json], Json]:
-    """Return the schema of every body and answer, and the definitions that they refer to."""
+    """Return the schema of every body and answer, and the referenced definitions."""
     keys: dict[Key, None] = {(ErrorAnswer, "serialization"): None}
     for one in operations:
         keys |= {(body, "validation"): None for body in one.bodies}
@@ -79,7 +79,7 @@ def all_schemas(operations: list[Operation]) -> tuple[dict[Key, Json], Json]:
 
 
 def described(one: Operation, schemas: dict[Key, Json]) -> Json:
-    """Return one operation."""
+    """Return the description of an operation."""
     answers = {str(status): answered(status, kind, schemas) for status, kind in one.answers.items()}
     with_body = (408, 413, 415, 503) if one.bodies or one.media_types else ()
     refusals = (*one.refusals, *with_body, *(() if one.path in OPEN_PATHS else (401, 403)), 500)
@@ -97,12 +97,12 @@ def described(one: Operation, schemas: dict[Key, Json]) -> Json:
 
 
 def operation_id(one: Operation) -> str:
-    """Return a name that no other operation has."""
+    """Return a unique name for an operation."""
     return f"{one.path.split('/')[2]}_{one.handler.__name__}"
 
 
 def answered(status: int, kind: Any, schemas: dict[Key, Json]) -> Json:
-    """Return an answer."""
+    """Return the description of an answer."""
     content: Json = {"text/plain": {"schema": {"type": "string"}}}
     if kind is not None:
         content = {"application/json": {"schema": schemas[kind, "serialization"]}}
@@ -110,7 +110,7 @@ def answered(status: int, kind: Any, schemas: dict[Key, Json]) -> Json:
 
 
 def asked_for(one: Operation, schemas: dict[Key, Json]) -> Json:
-    """Return the body of a request."""
+    """Return the description of the body of a request."""
     bound = bound_of(one.method, one.path)
     if one.media_types:
         contents: Json = {media_type: {"schema": {}} for media_type in one.media_types}
@@ -123,7 +123,7 @@ def asked_for(one: Operation, schemas: dict[Key, Json]) -> Json:
 
 
 def path_parameters(path: str) -> list[Json]:
-    """Return the parts of a path that stand for something."""
+    """Return the parameters in a path."""
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in PATH_PARAMETER.findall(path)
@@ -131,7 +131,7 @@ def path_parameters(path: str) -> list[Json]:
 
 
 def query_parameters(query: type[BaseModel]) -> list[Json]:
-    """Return what may stand in a query."""
+    """Return the parameters of a query."""
     schema = query.model_json_schema()
     required = schema.get("required", [])
     return (

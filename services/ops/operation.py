@@ -1,4 +1,4 @@
-"""One request of the HTTP interface: a row of a noun's table."""
+"""An operation of the HTTP interface, which is a row in the table of a noun."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One request: its handler, what may stand in its query and body, and its answers by status.
+    """An operation with its handler, the shapes of its query and body, and its answers by status.
 
-    A body is JSON in one of the shapes `bodies`, or bytes of one of `media_types`.
-
-    An answer that is None is text. `refusals` are the statuses of errors beside 500, which any may have: 400
-    for what can never be accepted, 404 for what names what is not here, 503 for what stores, 409 for what may
-    be forbidden by what has happened.
+    A body is JSON in one of the shapes in `bodies`, or bytes of one of `media_types`. An answer without a
+    shape (None) is text. `refusals` are the statuses of errors in addition to 500, which applies to all
+    operations: 400 for an invalid request, 404 for an unknown object, 503 for operations that store data, and
+    409 for operations that the current state may forbid.
     """
 
     method: str

@@ -1,19 +1,21 @@
-"""Whether a request may be one of a foreign web page: judged by its Host, Origin and Sec-Fetch-Site.
+"""Detection of requests from pages of other sites, by the header fields Host, Origin and Sec-Fetch-Site.
 
-A browser on the machine of a broker reaches its loopback, and a web page can have it ask there:
+A browser on the machine of a broker can reach its loopback address, so a web page can send requests there:
 
-| attack                            | what gives it away                                                    |
-|-----------------------------------|-----------------------------------------------------------------------|
-| a page asks another site (CSRF)   | `Origin`, `Sec-Fetch-Site: cross-site` or `same-site` (another port)  |
-| a page's own name is made to      | `Host` is that name: the browser takes page and broker for one site,  |
-| lead to the broker (DNS rebinding)| and lets the page read the answers                                    |
+| attack                               | detected by                                                        |
+|--------------------------------------|--------------------------------------------------------------------|
+| a page sends requests to another     | `Origin`, `Sec-Fetch-Site: cross-site` or `same-site` (a different |
+| site (CSRF)                          | port)                                                              |
+| the name of a page resolves to the   | `Host`, which contains this name. The browser treats the page and  |
+| broker (DNS rebinding)               | the broker as the same site, so the page can read the answers      |
 
 Rules:
-- `Host` must be a name of the broker: what it listens on, this machine's name, or one that its owner gave.
-  A name can be rebound, an address cannot: so where it listens on more than loopback, any address will do.
-- `Origin`, where it is given, must be of the very host and port asked, or of a name that the owner gave.
-- `Sec-Fetch-Site`, which no page can write itself, must be `same-origin` or `none` (typed in by a user).
-- Who sends none of the two is no browser, or one that asks for its own page.
+- `Host` must be a name of the broker, which is a name on which it listens, the name of the machine, or a
+  configured name. A name can be rebound, but an address cannot. Therefore, a broker that does not listen only
+  on loopback accepts any address.
+- `Origin`, if present, must be the host and port of the request, or a configured name.
+- `Sec-Fetch-Site`, which a page cannot set, must be `same-origin` or `none` (entered by a user).
+- A request without `Origin` and `Sec-Fetch-Site` comes from another program, or from a page of the broker.
 
 Cost: a few dictionary look-ups.
 """
@@ -36,14 +38,17 @@ OWN_SITES: Final = ("", "same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a broker is called: `names` in all, `given` of those by its owner, and which addresses it has."""
+    """The names and addresses of a broker.
+
+    `names` contains all names, and `given` contains the names that the operator configured.
+    """
 
     names: frozenset[str] = frozenset((LOCALHOST,))
     given: frozenset[str] = frozenset()
     only_loopback: bool = True
 
     def has(self, host: str) -> bool:
-        """Return whether a name or an address may be meant for the broker."""
+        """Return whether a name or an address may identify the broker."""
         if host in self.names or ANY_NAME in self.given:
             return True
         try:
@@ -58,7 +63,10 @@ class Names:
 
 
 def names_of(hosts: Iterable[str], is_loopback: bool, given: Iterable[str] = ()) -> Names:
-    """Return the names of a broker that serves these hosts; `given` are further names of its owner's."""
+    """Return the names of a broker that serves these hosts.
+
+    `given` are additional names from its operator.
+    """
     more = frozenset(one.strip().lower().rstrip(".") for one in given if one.strip())
     own = [LOCALHOST, *hosts, "" if is_loopback else socket.gethostname()]
     names = frozenset(one.lower() for one in own if one and not is_address(one))
@@ -66,7 +74,7 @@ def names_of(hosts: Iterable[str], is_loopback: bool, given: Iterable[str] = ())
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an address and not a name."""
+    """Return whether a host is an IP address and not a name."""
     try:
         return bool(ip_address(host))
     except ValueError:
@@ -74,7 +82,7 @@ def is_address(host: str) -> bool:
 
 
 def check_origin(headers: Mapping[str, str], names: Names) -> None:
-    """Raise `ForeignHost` or `ForeignPage` for a request that a foreign page may have made."""
+    """Raise `ForeignHost` or `ForeignPage` for a request that a page of another site may have sent."""
     host = headers.get("host", "")
     if not names.has(host_in(host)):
         raise ForeignHost(
@@ -89,13 +97,13 @@ def check_origin(headers: Mapping[str, str], names: Names) -> None:
 
 
 def is_own(origin: str, host: str, names: Names) -> bool:
-    """Return whether an origin is of the host and port asked, or of a name that the owner gave."""
+    """Return whether an origin has the host and port of the request, or a configured name."""
     asking = urlsplit(origin).netloc.lower()
     return bool(asking) and (asking == host.lower() or host_in(asking) in names.given)
 
 
 def host_in(authority: str) -> str:
-    """Return the host of HOST or HOST:PORT, in small letters, an address of IPv6 without brackets."""
+    """Return the host of HOST or HOST:PORT in lower case, with an IPv6 address without brackets."""
     text = authority.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]

@@ -1,16 +1,17 @@
-"""Long polls over HTTP: their bounds, and their end when the caller disconnects.
+"""Long polls over HTTP, their limits, and their end when the caller disconnects.
 
-    a request --> counted --> it waits ----------------------> answered
-                    |           |  its caller disconnects ---> the wait is cancelled, no answer
-                    |           |  its right is taken away --> `Unauthorized`, `Forbidden`
-                    |           |  the broker stops ---------> `BrokerStops`
+    a request --> counted --> it waits -------------------------> answered
+                    |           |  the caller disconnects ------> the wait is cancelled, no answer
+                    |           |  the caller loses its right --> `Unauthorized`, `Forbidden`
+                    |           |  the broker stops ------------> `BrokerStops`
                     +-- there are too many --> `TooManyPolls`
 
-ASGI reports a disconnect only to a reader: `HangUp` reads the connection in a task of its own for each poll.
-Leases of an answer that was not sent whole are released (`Handed`). `HTTP_POLLS_MAX` leaves connections to
-calls that do not wait; `counts` is the metric `mq_http_polls`. Cost: two tasks a poll, and for a user's a
-look at its rights after each change of any. Weak spot: a caller that vanishes without closing its connection
-is noticed at the next write to it.
+ASGI reports a disconnect only to a reader. Therefore, `HangUp` reads the connection of each poll in a
+separate task. Leases of an answer that was not sent completely are released (`Handed`). `HTTP_POLLS_MAX`
+reserves connections for calls that do not wait. `counts` is exported as the metric `mq_http_polls`. Cost: two
+tasks for each poll, and for a poll of a user a check of its rights after each change of rights. Weak spot: if
+a caller disappears without closing its connection, the server detects this only at the next write to the
+connection.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class CallerGone(Exception):
 
 
 class HangUp:
-    """Disconnect of the caller of a request whose body has been read, or the end of its right to wait.
+    """The disconnect of a caller whose request body has been read, or the loss of the caller's right to wait.
 
-    `close` it after the answer.
+    Call `close` after the answer.
     """
 
     def __init__(self, request: Request) -> None:
@@ -64,9 +65,10 @@ class HangUp:
         return self._reading.done()
 
     async def unless(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of a wait; if the caller disconnects first, cancel it and raise `CallerGone`.
+        """Return the result of a wait.
 
-        If its right is taken away first, cancel it and raise the `AccessRefused` that says so.
+        If the caller disconnects first, cancel the wait and raise `CallerGone`. If the caller loses its right
+        first, cancel the wait and raise the corresponding `AccessRefused`.
         """
         work = asyncio.ensure_future(waiting)
         ends: set[asyncio.Future[Any]] = {work, self._reading, self._dismissed}
@@ -81,14 +83,14 @@ class HangUp:
                 await asyncio.wait({work})
 
     def close(self) -> None:
-        """Stop reading the connection, and looking at rights."""
+        """Stop reading the connection and watching the rights."""
         self._reading.cancel()
         if self._unwatch is not None:
             self._unwatch()
 
 
 class Handed(Response):
-    """Answer in JSON that reports to its handler whether it was sent whole."""
+    """An answer in JSON that reports to its handler whether it was sent completely."""
 
     media_type = "application/json"
 
@@ -105,7 +107,10 @@ class Handed(Response):
         hold: Callable[[int], None],
         end: Callable[[bool], None],
     ) -> Handed:
-        """Return an answer: calls `hold` with its bytes, `end` with whether it was sent; closes `hang_up`."""
+        """Return an answer that closes `hang_up` after it was sent.
+
+        The answer calls `hold` with its bytes, and then `end` with whether it was sent completely.
+        """
         try:
             parts = await in_parts(content)
         except BaseException:
@@ -115,7 +120,7 @@ class Handed(Response):
         return cls(parts, hang_up, end)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; stop at a disconnect."""
+        """Send the answer. Stop at a disconnect."""
         taken = False
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -136,7 +141,7 @@ async def _read_on(request: Request) -> None:
 
 
 class Polls:
-    """Open long polls: in all, by kind and by address."""
+    """The open long polls, in total, by kind and by address."""
 
     def __init__(self) -> None:
         self._of_address: Counter[str] = Counter()
@@ -145,12 +150,12 @@ class Polls:
 
     @property
     def open_count(self) -> int:
-        """Number of open polls."""
+        """The number of open polls."""
         return self._of_address.total()
 
     @contextmanager
     def one(self, request: Request, kind: Kind) -> Iterator[None]:
-        """Count a poll; raise `TooManyPolls`."""
+        """Count a poll while it is open. Raise `TooManyPolls` if there are too many polls."""
         host, counts = host_of(request), self._of_address
         if self.open_count >= limits.HTTP_POLLS_MAX or counts[host] >= limits.HTTP_POLLS_PER_ADDRESS_MAX:
             raise TooManyPolls(
@@ -170,23 +175,26 @@ class Polls:
 
 
 def host_of(request: Request) -> str:
-    """Return the address of a request's caller."""
+    """Return the address of the caller of a request."""
     return request.client.host if request.client else ""
 
 
 def client_id(request: Request, name: str) -> str:
-    """Return the id of a client: its name if the request has one, else its address; a user's are its own."""
+    """Return the id of a client, which is its given name or its address.
+
+    A user's name is used as a prefix.
+    """
     caller, named = caller_of(request), f"http@{name or host_of(request)}"
     return named if caller is None else f"{caller.user}/{named}"
 
 
 def check_serves(live: LiveBroker) -> None:
-    """Raise `BrokerStops` or `StoreUnwell` where an empty answer could be untrue."""
+    """Raise `BrokerStops` or `StoreUnwell` if an empty answer could be wrong."""
     if live.receivers.is_closed:
         raise BrokerStops("Ask again: another node leads, or it is back soon. Nothing was leased.")
     _ = live.core
 
 
 def poll_seconds(wait: Span) -> float:
-    """Return how long a poll waits: a span, cut to `LONG_POLL_MS`; raise `ClientMistake`."""
+    """Return the duration of the wait of a poll, at most `LONG_POLL_MS`. Raise `ClientMistake`."""
     return min(span_in(wait, "wait"), limits.LONG_POLL_MS) / 1000

@@ -1,9 +1,10 @@
-"""What machines ask of a broker: does it live, is it ready, how is it doing, what can be asked.
+"""The operations for monitoring, which are the probes, the metrics and the OpenAPI document.
 
-GET /livez           whether the process answers
-GET /readyz          whether the broker serves, else 503 and why not; a full disk and damage beside it
-GET /metrics         what Prometheus scrapes (`services.ops.metrics`)
-GET /openapi.json    the HTTP interface in OpenAPI (`services.ops.openapi`)
+GET /livez           returns 200 as long as the process responds
+GET /readyz          returns 200 if the broker serves calls, or 503 with the reason; the text also
+                     reports a full disk and damage
+GET /metrics         returns the Prometheus metrics (`services.ops.metrics`)
+GET /openapi.json    returns the OpenAPI document of the HTTP interface (`services.ops.openapi`)
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ HEAD_LINES: Final = 2
 
 @dataclass(slots=True, frozen=True)
 class One(Collector):
-    """One family of metrics."""
+    """A collector of a single metric family."""
 
     family: Metric
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family."""
+        """Yield the metric family."""
         yield self.family
 
 
 def pieces_of(family: Metric) -> Iterator[bytes]:
-    """Yield a family as text, `SAMPLES_AT_ONCE` samples at a time, which takes some ms."""
+    """Yield a metric family as text in pieces of `SAMPLES_AT_ONCE` samples, each of which takes some ms."""
     samples = family.samples
     for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
         part = Metric(family.name, family.documentation, family.type, family.unit)
@@ -56,7 +57,7 @@ def pieces_of(family: Metric) -> Iterator[bytes]:
 
 
 def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
-    """Yield a line about damage: how many places, which, what to do, and the command that shows more."""
+    """Yield a line about damage: the number of places, some of them, the remedy, and a command for details."""
     if not found:
         return
     names = list(dict.fromkeys(place_of(one) for one in reversed(found)))
@@ -69,7 +70,7 @@ def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
 
 
 def place_of(one: Damaged) -> str:
-    """Return the name of a damaged place: a queue by its topic and number, else a path of the store."""
+    """Return the name of a damaged place, which is a topic and queue number, or a path in the store."""
     match one.path.split("/"):
         case [layout.CONSUMEQUEUE, topic, queue_id, *_]:
             return f"queue {queue_id} of topic {topic}"
@@ -77,17 +78,17 @@ def place_of(one: Damaged) -> str:
 
 
 class Probes:
-    """The handlers of what is no JSON interface."""
+    """The handlers of operations that do not return JSON."""
 
     def __init__(self, live: LiveBroker, metrics: Metrics, describe: Callable[[], dict[str, Any]]) -> None:
         self._live, self._metrics, self._describe = live, metrics, describe
 
     async def alive(self, request: Request) -> Response:
-        """Say whether the process answers."""
+        """Return 200 as long as the process responds."""
         return PlainTextResponse("alive\n")
 
     async def ready(self, request: Request) -> Response:
-        """Say whether the broker serves, and why not; refused sends and damage are told beside it."""
+        """Report whether the broker serves calls, with the reason if not, and refused sends and damage."""
         try:
             housekeeping = self._live.core.housekeeping
             refusal = housekeeping.stopped or housekeeping.refusal()
@@ -101,17 +102,17 @@ class Probes:
         return PlainTextResponse(f"ready\n{refuses}{told}{warnings}")
 
     async def scrape(self, request: Request) -> Response:
-        """Show what Prometheus scrapes."""
+        """Return the Prometheus metrics."""
         try:
             parts = await self._scraped()
-        except TidewheelError:  # the disk has failed meanwhile, which a second look tells
+        except TidewheelError:  # the disk has failed meanwhile, which the second call reports
             parts = await self._scraped()
         return InParts(parts, media_type=CONTENT_TYPE_LATEST)
 
     async def _scraped(self) -> list[bytes]:
-        """Return the text to scrape; a turn of the loop looks at one family, so no call waits for all.
+        """Return the metrics as text, and encode one family in each turn of the event loop.
 
-        The text comes in parts, as long answers in JSON do.
+        The text is sent in parts, as long JSON answers are.
         """
         parts = Parts()
         for family in self._metrics.in_turns():
@@ -122,8 +123,8 @@ class Probes:
         return parts.whole()
 
     async def describe(self, request: Request) -> Response:
-        """Describe the HTTP interface as OpenAPI."""
-        return await written(await asyncio.to_thread(self._describe))  # 70 ms, the first time
+        """Return the OpenAPI document of the HTTP interface."""
+        return await written(await asyncio.to_thread(self._describe))  # takes 70 ms at the first call
 
 
 OPERATIONS: Final = (
