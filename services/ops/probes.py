@@ -57,7 +57,7 @@ def pieces_of(family: Metric) -> Iterator[bytes]:
 
 
 def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
-    """Yield a line about damage: the number of places, some of them, the remedy, and a command for details."""
+    """Yield a line about damage: the number of places, some places, the remedy, and a command for details."""
     if not found:
         return
     names = list(dict.fromkeys(place_of(one) for one in reversed(found)))

@@ -1,27 +1,28 @@
-"""`/api/groups/GROUP/receive`, and the ends of its leases: consumers without a client library.
+"""The operations of consumers without a client library: receive, ack, nack and extend.
 
     POST /api/groups/GROUP/receive  {"topic", "filter" or "sql", "count", "wait", "lease"}: leases messages,
-                                    and waits for the first
-    POST /api/groups/GROUP/ack      {"receipt_handles": [...]}: they are done
-    POST /api/groups/GROUP/nack     {"receipt_handles": [...], "after": "30s"}: they come again, at once with
-                                    0s, without `after` as the group's policy says; with "dead_letter": true
-                                    they are given up
-    POST /api/groups/GROUP/extend   {"receipt_handles": [...], "lease": "2m"}: leases end that much later from
-                                    now; the new handles are in the answer, the old ones are void
+                                    and waits for the first message
+    POST /api/groups/GROUP/ack      {"receipt_handles": [...]}: acknowledges messages
+    POST /api/groups/GROUP/nack     {"receipt_handles": [...], "after": "30s"}: messages are redelivered after
+                                    the delay, immediately with 0s, and without `after` according to the
+                                    group's policy; with "dead_letter": true they become dead letters
+    POST /api/groups/GROUP/extend   {"receipt_handles": [...], "lease": "2m"}: leases end after this time from
+                                    now; the answer contains new handles, which replace the old handles
 
-Group, leases, attempts, dead letters, filters and errors are those of the protocol port: both call
-`services.live.receivers` and the verbs of `services.broker.groups.receiving`. A lease lasts as long as
-the request says; presence does not renew it, so a consumer over HTTP extends it. A handle over HTTP begins
-with its topic ("TOPIC HANDLE"), so no other field is needed.
+Groups, leases, attempts, dead letters, filters and errors are those of the protocol port, because both
+interfaces use `services.live.receivers` and the verbs of `services.broker.groups.receiving`. A lease lasts as
+long as the request specifies. The broker does not renew leases of HTTP consumers, which must extend their
+leases. A handle over HTTP begins with its topic ("TOPIC HANDLE"), so no other field is needed.
 
-Each handle has its own result: `error` is null or an error of that handle. The answer is sent when all
-results are durable.
+Each handle has a separate result, in which `error` is null or the error of the handle. The answer is sent
+when all results are durable.
 
-If the connection ends before the answer is sent whole, its leases are released and no attempt counts. Until
-then its bytes count as unread (`Receivers.unread_bytes`).
+If the connection ends before the answer is sent completely, its leases are released and no attempt is
+counted. Until the answer is sent, its bytes count as unread (`Receivers.unread_bytes`).
 
-Cost: handles are decided HANDLES_AT_ONCE in a turn of the loop, or with pauses. Weak spot: through a node
-that forwards, an answer counts as taken when that node has it; then the lease runs out.
+Cost: a turn of the event loop processes HANDLES_AT_ONCE handles, or fewer with pauses. Weak spot: if a node
+forwards an answer, the answer counts as sent when this node has received it. If the client does not receive
+the answer, its leases expire.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ Decided = tuple[int, str]
 
 
 class NewReceive(BaseModel):
-    """A receive: lease up to `count` messages for `lease`; wait for the first."""
+    """The parameters of a receive: the maximum number of messages, the lease, the wait, and the filter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,19 +104,22 @@ class NewReceive(BaseModel):
         return count
 
     def wanted(self) -> Filter:
-        """Return the filter; raise `ClientMistake` for two, or `IllegalFilter`."""
+        """Return the filter.
+
+        Raise `ClientMistake` for two filters, or `IllegalFilter` for an invalid filter.
+        """
         if self.filter and self.sql:
             raise ClientMistake("filter and sql are given: a receive has one of them.")
         if not self.sql:
             return parse_tags(self.filter)
-        # Not with the file: its parser takes 90 ms to make.
+        # The import is deferred, because the creation of the parser takes 90 ms.
         from consumequeue.sql_filter import parse_sql
 
         return parse_sql(self.sql)
 
 
 class Acknowledged(BaseModel):
-    """Messages to acknowledge."""
+    """The messages to acknowledge."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -123,7 +127,7 @@ class Acknowledged(BaseModel):
 
 
 class Refused(Acknowledged):
-    """Messages to refuse: delivered again `after` a span, or made dead letters."""
+    """The messages to redeliver `after` a duration, or to make dead letters."""
 
     after: Span | None = Field(
         None, description="A delay such as 30s; default: the delay of the group's policy."
@@ -136,15 +140,16 @@ class Refused(Acknowledged):
 
 
 class Extended(Acknowledged):
-    """Leases to extend: they end `lease` from now."""
+    """The leases to extend, which then end after the duration `lease` from now."""
 
     lease: Span = Field(description="A duration such as 2m.")
 
 
 class ReceivedAnswer(TakenAnswer):
-    """A leased message; others do not get it until `leased_until_ms`.
+    """A leased message, which other consumers do not receive before `leased_until_ms`.
 
-    `attempt` counts from 1. The receipt handle is for acknowledging, refusing or extending this lease.
+    `attempt` starts at 1. The receipt handle is used to acknowledge or refuse the message, or to extend the
+    lease.
     """
 
     receipt_handle: str
@@ -156,20 +161,20 @@ class ReceivedAnswer(TakenAnswer):
 
 
 class ReceivedMessagesAnswer(TypedDict):
-    """The messages leased, none if there were none within the wait."""
+    """The leased messages, which may be none after the wait."""
 
     messages: list[ReceivedAnswer]
 
 
 class HandleAnswer(TypedDict):
-    """Result of one handle; `error` is null on success."""
+    """The result for a handle. `error` is null on success."""
 
     receipt_handle: str
     error: ErrorAnswer | None
 
 
 class HandlesAnswer(TypedDict):
-    """Results of all handles, in order."""
+    """The results for all handles, in order."""
 
     done: int
     refused: int
@@ -177,13 +182,13 @@ class HandlesAnswer(TypedDict):
 
 
 class ExtendedAnswer(HandleAnswer):
-    """Result of one lease; `new_receipt_handle` replaces its handle, null if it was refused."""
+    """The result for a lease. `new_receipt_handle` replaces the handle, or is null after an error."""
 
     new_receipt_handle: str | None
 
 
 class ExtendedHandlesAnswer(TypedDict):
-    """Results of all leases, in order."""
+    """The results for all leases, in order."""
 
     done: int
     refused: int
@@ -191,7 +196,7 @@ class ExtendedHandlesAnswer(TypedDict):
 
 
 def received_shape(delivery: Delivery, topic: str, *, as_text: bool = False) -> dict[str, Any]:
-    """Return a leased message in JSON form; `as_text`: its body is no JSON value."""
+    """Return a leased message in JSON form. With `as_text`, a JSON body is returned as text."""
     return {
         "receipt_handle": f"{topic} {delivery.receipt_handle}",
         "attempt": delivery.attempt,
@@ -228,13 +233,13 @@ def handles_shape(
 
 
 class ReceivingApi:
-    """Handlers of consumers: receive, ack, nack, extend."""
+    """The handlers of consumers: receive, ack, nack and extend."""
 
     def __init__(self, live: LiveBroker, polls: Polls) -> None:
         self._live, self._polls = live, polls
 
     async def receive(self, request: Request) -> Response:
-        """Lease messages of a topic, waiting for the first."""
+        """Lease messages of a topic, and wait for the first message."""
         wanted, group = await said_as(NewReceive, request), group_of(request)
         name = client_id(request, wanted.client)
         hang_up, answer = HangUp(request), Response(status_code=CALLER_GONE)
@@ -256,7 +261,7 @@ class ReceivingApi:
         return answer
 
     async def _lease(self, wanted: NewReceive, group: str, name: str) -> tuple[list[Delivery], Lent]:
-        """Lease messages, counted as unread; raise `ClientMistake` or `Busy`."""
+        """Lease messages, whose bytes count as unread. Raise `ClientMistake` or `Busy`."""
         live, topic, filtering = self._live, wanted.topic, wanted.wanted()
         seconds = poll_seconds(wanted.wait)
         lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
@@ -284,7 +289,7 @@ class ReceivingApi:
         return await written(handles_shape(wanted.receipt_handles, answers))
 
     async def nack(self, request: Request) -> Response:
-        """Refuse messages: deliver them again, or make them dead letters."""
+        """Redeliver messages, or make them dead letters."""
         wanted, group = await said_as(Refused, request), self._known_group(request)
         if wanted.dead_letter and wanted.after is not None:
             raise ClientMistake("after and dead_letter are given: a message comes again, or it does not.")
@@ -307,7 +312,7 @@ class ReceivingApi:
         return await written(handles_shape(wanted.receipt_handles, answers))
 
     async def extend(self, request: Request) -> Response:
-        """Extend leases; the old handles are void."""
+        """Extend leases, and replace their handles."""
         wanted, group = await said_as(Extended, request), self._known_group(request)
         lease_ms = lease_in(wanted.lease, "lease")
 
@@ -323,7 +328,10 @@ class ReceivingApi:
     async def _each(
         self, receipt_handles: Iterable[str], verb: Callable[[Handle], Decided], *, copies: bool = False
     ) -> list[Decided | TidewheelError]:
-        """Apply a verb to each handle and return the durable results; `copies`: the verb appends messages."""
+        """Apply a verb to each handle and return the durable results.
+
+        `copies` is whether the verb appends messages.
+        """
         answers, pauses = list[Decided | TidewheelError](), Pauses()
         for one in receipt_handles:
             try:
@@ -337,12 +345,12 @@ class ReceivingApi:
         return answers
 
     async def _durable(self, answers: list[Decided | TidewheelError]) -> None:
-        """Wait until all results are durable; raise `ResultUnknown`."""
+        """Wait until all results are durable. Raise `ResultUnknown`."""
         rests = (required_offset(one) if isinstance(one, TidewheelError) else one[0] for one in answers)
         await self._live.answers.wait_until_durable(max(rests))
 
     def _known_group(self, request: Request) -> str:
-        """Return the group in a request's path; raise `GroupNotFound`."""
+        """Return the group in the path of a request. Raise `GroupNotFound`."""
         group = group_of(request)
         if not self._live.core.groups.is_known(group):
             raise GroupNotFound(f"{group!r}. A group is made by its first receive.")
@@ -350,7 +358,7 @@ class ReceivingApi:
 
 
 def lease_in(span: Span, field: str, ms_min: int = 0) -> int:
-    """Return how long a message is invisible, in ms; raise `IllegalInvisibleTime` or `ClientMistake`."""
+    """Return the duration of a lease in ms. Raise `IllegalInvisibleTime` or `ClientMistake`."""
     lease_ms = span_in(span, field)
     if not ms_min <= lease_ms <= limits.INVISIBLE_MS_MAX:
         hours = limits.INVISIBLE_MS_MAX // 3_600_000
@@ -359,14 +367,14 @@ def lease_in(span: Span, field: str, ms_min: int = 0) -> int:
 
 
 def group_of(request: Request) -> str:
-    """Return the group in a request's path; raise `IllegalGroup`."""
+    """Return the group in the path of a request. Raise `IllegalGroup`."""
     group: str = request.path_params["group"]
     check_group_name(group)
     return group
 
 
 class Lent:
-    """Leases of an answer: unread bytes until `end`, which releases the leases if it was not sent."""
+    """The leases of an answer. `end` releases the leases if the answer was not sent completely."""
 
     def __init__(self, live: LiveBroker, group: str, topic: str, deliveries: list[Delivery]) -> None:
         self._live, self._group, self._topic = live, group, topic
@@ -375,12 +383,12 @@ class Lent:
         self.hold(sum(len(one.record.body) for one in deliveries))
 
     def hold(self, count_bytes: int) -> None:
-        """Replace the count of unread bytes."""
+        """Replace the number of unread bytes."""
         self._live.receivers.unread_bytes += count_bytes - self._held_bytes
         self._held_bytes = count_bytes
 
     def end(self, taken: bool) -> None:
-        """Drop the count of bytes; release the leases unless the answer was taken."""
+        """Clear the number of unread bytes. Release the leases unless the answer was sent completely."""
         self.hold(0)
         if not taken:
             self._live.receivers.release_all(self._group, self._topic, self._handles)

@@ -1,9 +1,8 @@
-"""What a request asks: its query and its body, read into shapes and checked on the way in.
+"""Functions that read the query and the body of a request and convert them to shapes.
 
-A shape is a pydantic model that forbids what it does not know, so that a misspelt field is told and not
-passed over. Each noun's file has its own shapes; here is what they have in common. How large a body may be,
-how long it may take, and how many bytes the requests under way may hold together, is in
-`services.ops.bodies`.
+A shape is a pydantic model that forbids unknown fields, so that a misspelt field is reported and not ignored.
+Each noun defines its shapes in its file, and this file contains the common functions. `services.ops.bodies`
+limits the size and the transfer time of a body, and the total size of all incomplete requests.
 """
 
 from __future__ import annotations
@@ -96,13 +95,13 @@ Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class Nothing(BaseModel):
-    """A query without anything in it."""
+    """A query without parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def asked(kind: type[Shape], request: Request) -> Shape:
-    """Read a request's query as a shape; raise `ClientMistake` naming the first thing that is wrong."""
+    """Convert the query of a request to a shape. Raise `ClientMistake` for the first invalid parameter."""
     try:
         return kind.model_validate(query_of(kind, request))
     except ValidationError as error:
@@ -119,15 +118,15 @@ def query_of(kind: type[BaseModel], request: Request) -> dict[str, Any]:
 
 
 async def said_as(kind: type[Shape], request: Request) -> Shape:
-    """Read a request's body as a shape; raise `ClientMistake` naming the first field that is wrong."""
+    """Convert the body of a request to a shape. Raise `ClientMistake` for the first invalid field."""
     return shaped(kind, await said_by(request), "")
 
 
 def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
-    """Return a part of a body as a shape; raise `ClientMistake` naming the first field that is wrong.
+    """Convert a part of a body to a shape. Raise `ClientMistake` for the first invalid field.
 
-    `where` names the part, "" the whole body. Each wrong field is an error to pydantic, so there is a bound
-    of the fields; deeper values are one error each.
+    `where` is the name of the part, or "" for the whole body. Each invalid field is an error of pydantic, so
+    the number of fields is limited. An invalid nested value is a single error.
     """
     inner = said.values() if isinstance(said, dict) else ()
     if isinstance(said, list) and not where:
@@ -144,10 +143,10 @@ def shaped(kind: type[Shape], said: Any, where: str) -> Shape:
 
 
 async def said_by(request: Request) -> Any:
-    """Return what a body in JSON says, in no shape; raise `ClientMistake`.
+    """Return the JSON value of a body without a shape. Raise `ClientMistake` for invalid JSON.
 
-    It is read once: rights are asked for what it says (`services.ops.needs`), and a second parser could
-    read it otherwise. What is made of a large body begins in another turn of the loop.
+    The body is parsed only once, because the authorization (`services.ops.needs`) and the handler must use
+    the same value. A large body is processed further in another turn of the event loop.
     """
     scope = request.scope
     if _SAID not in scope:
@@ -156,7 +155,7 @@ async def said_by(request: Request) -> Any:
 
 
 async def json_in(body: bytes) -> Any:
-    """Return what a body in JSON says, likewise; its values are counted already."""
+    """Return the JSON value of a body whose values have already been counted. Raise `ClientMistake`."""
     if not body:
         raise _empty()
     try:
@@ -169,11 +168,11 @@ async def json_in(body: bytes) -> Any:
 
 
 async def body_of(request: Request) -> bytes:
-    """Return a request's body; raise `RequestTooLarge` above the bound of its route.
+    """Return the body of a request. Raise `RequestTooLarge` if it exceeds the limit of its route.
 
-    Of a larger body up to _DISCARDED_BYTES_MAX are read and dropped: many clients read no answer before they
-    have sent a body, and find a reset connection where it is not read to its end. A token may be revoked
-    while a body comes: raise `Unauthorized`.
+    Larger bodies of up to _DISCARDED_BYTES_MAX are read and discarded, because many clients read no answer
+    before they have sent the body, and a server that stops reading resets the connection. Raise
+    `Unauthorized` if the token was revoked during the transfer.
     """
     bound = bound_of(request.method, request.url.path)
     declared = request.headers.get("content-length", "")
@@ -210,10 +209,11 @@ def _too_large(bound: Bound) -> RequestTooLarge:
 
 
 async def check_values(body: bytes, values_max: int) -> None:
-    """Raise `RequestTooLarge` for a body in JSON with more values than may be, before it is parsed.
+    """Raise `RequestTooLarge` for a JSON body with too many values, before the body is parsed.
 
-    JSON is parsed in one call (long texts aside), which nothing interrupts. A value has a comma, a colon or a
-    bracket before it; those within texts count nothing, which is looked at only if it matters.
+    JSON is parsed in a single call without interruption, except for long texts. Each value is preceded by a
+    comma, a colon or a bracket. Such characters inside texts are excluded only if the total number exceeds
+    the limit.
     """
     count, pauses = 0, Pauses()
     for first in range(0, len(body), _PIECE_BYTES):
@@ -237,12 +237,15 @@ def _values(body: bytes, at: int, end: int) -> int:
 
 
 def shorten(name: str) -> str:
-    """Return a name that a caller gave, cut if it is long."""
+    """Return a name that a caller specified, truncated if it is long."""
     return name if len(name) <= _NAMED_MAX else f"{name[:_NAMED_MAX]}... ({len(name)} characters)"
 
 
 def a_list(kind: type[BaseModel], field: str = "") -> ClientMistake:
-    """Return the error of a body that is a list; `field` takes one, else the list that is required."""
+    """Return the error for a body that is a list.
+
+    `field` is the field that the error message suggests, or "" for the required list of `kind`.
+    """
     lists = (
         name
         for name, one in kind.model_fields.items()
@@ -256,10 +259,10 @@ def a_list(kind: type[BaseModel], field: str = "") -> ClientMistake:
 def mistake(
     error: ValidationError, whole: str, within: str = "", known: type[BaseModel] | None = None
 ) -> ClientMistake:
-    """Return the first thing that is wrong with a query or a body (`whole`) as an error of the tree.
+    """Return the first error in a query or a body (`whole`) as a `ClientMistake`.
 
-    `known` is the shape, whose fields are named where one is unknown.
-    What is missing may be there under a wrong name, so the first unknown field is told with it.
+    `known` is the shape, whose field names are listed for an unknown field. A missing field may be present
+    under a wrong name, so the error also contains the first unknown field.
     """
     errors = error.errors(include_url=False, include_context=False)
     names = [] if known is None else [one.alias or name for name, one in known.model_fields.items()]
@@ -271,7 +274,7 @@ def mistake(
 
 
 def _sentence(one: ErrorDetails, whole: str, within: str, known: Sequence[str]) -> str:
-    """Return one error of pydantic as a sentence that names its place in a query or a body."""
+    """Return an error of pydantic as a sentence that contains its location in a query or a body."""
     parts = (*([within] if within else []), *one["loc"])
     where = shorten(".".join(str(part) for part in parts)) or whole
     kind, given = one["type"], one["input"]
@@ -290,8 +293,8 @@ def _sentence(one: ErrorDetails, whole: str, within: str, known: Sequence[str]) 
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """Return which of the known fields an unknown one seems to be; of too many to guess all are named."""
-    is_a_word = len(name) <= _QUOTED_MAX  # a name may have MiB, of which lower case alone takes 10 ms
+    """Return advice for an unknown field: the most similar known field, or a list of the known fields."""
+    is_a_word = len(name) <= _QUOTED_MAX  # for MiB, lower() alone takes 10 ms
     alike = (*SYNONYMS.get(name.lower(), ()), *get_close_matches(name, known, 1)) if is_a_word else ()
     for wanted in alike:
         if wanted in known:
@@ -300,7 +303,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _quoted(given: Any) -> str:
-    """Return what was given, to be quoted; nothing if it is long: it may have MiB."""
+    """Return a given value for a quotation, or "" for a long value."""
     if not isinstance(given, str | int | float) or (isinstance(given, str) and len(given) > _QUOTED_MAX):
         return ""
     return f" is {given!r}" if len(repr(given)) <= _QUOTED_MAX else ""

@@ -1,17 +1,17 @@
-"""The HTTP interface as one table: what is served, and what `/openapi.json` says of it.
+"""The table of all operations of the HTTP interface, from which `/openapi.json` is generated.
 
-Each noun is one file, which holds in this order: its paths, what is asked (pydantic models, checked on the
-way in), what is answered (typed dictionaries: mypy holds the code to them, OpenAPI is written from them), its
-handlers, and its table of operations. A new request is a handler, a row there, and one in `needs`, which says
-what right it takes; a new noun is a file, a row here and an object in `make_app` (`services.ops.app`). What
-nouns share is in `request` (what is asked), `messages` (what a message says), `errors` (what is answered
-instead) and `operation` (a row).
+Each noun is one file, which contains its paths, the shapes of its queries and bodies (pydantic models), the
+shapes of its answers (typed dictionaries, which mypy checks), its handlers, and its table of operations, in
+this order. A new operation requires a handler, a row in this table, and a row in `needs` with the required
+right. A new noun requires a file, a row in the table of this file, and an object in `make_app`
+(`services.ops.app`). Code that the nouns share is in `request` (queries and bodies), `messages` (contents of
+messages), `errors` (errors of the HTTP port) and `operation` (a row).
 
-64-bit numbers (offsets, times) go out as strings, because JavaScript's numbers cannot hold them. Times are
-real time; the broker's own differs on a virtual clock (`services.ops.clock`).
+64-bit numbers (offsets, times) are returned as strings, because JavaScript numbers cannot represent them.
+Times are real times, which differ from the broker's time on a virtual clock (`services.ops.clock`).
 
-The handlers of a class are given together, so that whoever builds the application (`services.ops.app`) only
-hands in an object of each class. The document lists nouns in the order of the table.
+The operations are grouped by the class of their handlers, so `services.ops.app` passes a single object for
+each class. The OpenAPI document lists nouns in the order of this table.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""`/api/schedules`: recurring messages.
+"""The operations of `/api/schedules`, for recurring messages.
 
-    GET    /api/schedules                those there are, by name, each with its next occurrence: after, limit
-    GET    /api/schedules/NAME?count=5   one, with its next occurrences
-    PUT    /api/schedules/NAME           keeps one: new (201), changed or as it was (200)
-    DELETE /api/schedules/NAME           ends one; answers how far it came
-    POST   /api/schedules/NAME/pause     and /resume: no occurrences for a while; they are not made up
-    POST   /api/schedules/preview        when a cron line would occur; keeps nothing
+    GET    /api/schedules                lists schedules by name, each with its next run: after, limit
+    GET    /api/schedules/NAME?count=5   shows a schedule with its next runs
+    PUT    /api/schedules/NAME           stores a schedule: 201 if new, 200 if changed or unchanged
+    DELETE /api/schedules/NAME           deletes a schedule, and returns its progress
+    POST   /api/schedules/NAME/pause     and /resume: stops and resumes runs; runs of the pause are not sent
+    POST   /api/schedules/preview        returns the runs of a cron line, and stores nothing
 
-A PUT may be repeated: what is just as it was stays untouched. Times in and out are those of callers; `local`
-is what the schedule's own clock says (`services.live.clock`).
+A PUT can be repeated, because an unchanged schedule is not modified. Times in requests and answers are real
+times. `local` is the time on the clock of the schedule's zone (`services.live.clock`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Verb = Callable[[str, int], ScheduleView]
 
 
 class Recurring(BaseModel):
-    """When something recurs."""
+    """The cron line, the time zone and the time limits of a schedule."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -53,7 +53,7 @@ class Recurring(BaseModel):
 
 
 class NewSchedule(Recurring):
-    """A schedule to keep; its name is in the path."""
+    """A schedule to store. Its name is in the path."""
 
     topic: str
     body: str | None = None
@@ -68,7 +68,7 @@ class NewSchedule(Recurring):
     )
 
     def to_schedule(self, name: str) -> Schedule:
-        """Return the schedule as the core takes it."""
+        """Return the schedule for the core."""
         return Schedule(
             name=name,
             cron=self.cron,
@@ -87,12 +87,12 @@ class NewSchedule(Recurring):
 
 
 class Preview(Recurring):
-    """A cron line to look at."""
+    """A cron line whose runs are returned."""
 
     count: int = Field(COMING_DEFAULT, ge=1, le=limits.SCHEDULE_PREVIEW_COUNT_MAX)
 
     def to_schedule(self) -> Schedule:
-        """Return a schedule that is not to be kept, without a name."""
+        """Return a schedule without a name, which is not stored."""
         return Schedule(
             name="",
             cron=self.cron,
@@ -105,33 +105,33 @@ class Preview(Recurring):
 
 
 class SchedulesQuery(Nothing):
-    """A page of schedules."""
+    """The position and size of a page of schedules."""
 
     after: str = Field("", description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
 class ComingQuery(Nothing):
-    """How many occurrences to show."""
+    """The number of runs in the answer."""
 
     count: int = Field(COMING_DEFAULT, ge=0, le=limits.SCHEDULE_PREVIEW_COUNT_MAX)
 
 
 def name_of(request: Request) -> str:
-    """Return the name in a request's path."""
+    """Return the name in the path of a request."""
     name: str = request.path_params["name"]
     return name
 
 
 class OccurrenceAnswer(TypedDict):
-    """A run to come: when, and what the clocks of the schedule's zone will say."""
+    """A future run, with its time and the local time in the zone of the schedule."""
 
     at_ms: str
     local: str
 
 
 class ScheduleAnswer(TypedDict):
-    """A schedule, how far it is and what is to come; the body is base64 where it is no UTF-8 text."""
+    """A schedule with its progress and its next runs. A body that is not UTF-8 is encoded in base64."""
 
     name: str
     cron: str
@@ -156,20 +156,20 @@ class ScheduleAnswer(TypedDict):
 
 
 class SchedulesAnswer(TypedDict):
-    """Schedules by name, without their bodies; `after` asks for the next ones, if there are more."""
+    """Schedules by name, without their bodies. `after` is the position of the next page, if there is one."""
 
     schedules: list[ScheduleAnswer]
     after: str | None
 
 
 class PreviewAnswer(TypedDict):
-    """When a schedule would occur; empty if it never does."""
+    """The runs of a schedule, which are empty if the cron line never matches."""
 
     coming: list[OccurrenceAnswer]
 
 
 def schedule_shape(view: ScheduleView, with_body: bool = True) -> ScheduleAnswer:
-    """Return a schedule as JSON has it."""
+    """Return a schedule in JSON form."""
     schedule = view.schedule
     answer: ScheduleAnswer = {
         "name": schedule.name,
@@ -195,12 +195,12 @@ def schedule_shape(view: ScheduleView, with_body: bool = True) -> ScheduleAnswer
 
 
 def coming_shape(coming: tuple[Occurrence, ...]) -> list[OccurrenceAnswer]:
-    """Return occurrences as JSON has them."""
+    """Return runs in JSON form."""
     return [{"at_ms": str(one.at_ms), "local": one.local} for one in coming]
 
 
 def following(schedule: Schedule, occurrence: Occurrence) -> tuple[Occurrence, ...]:
-    """Return the occurrence of a schedule after one; nothing if there is none."""
+    """Return the run of a schedule after a given run, or nothing if there is none."""
     return schedule.coming(schedule.next_after(occurrence.at_ms), 1)
 
 
@@ -213,40 +213,40 @@ class SchedulesApi:
     async def page(self, request: Request) -> Response:
         """List schedules, without their bodies."""
         query = asked(SchedulesQuery, request)
-        # one more than asked for tells whether there is a next page
+        # one additional row shows whether there is a next page
         page = self._live.query(self._live.core.schedules.page, query.after, query.limit + 1)
         shapes = (schedule_shape(view, with_body=False) for view in page[: query.limit])
         after = page[query.limit - 1].schedule.name if len(page) > query.limit else None
         return await written({"schedules": shapes, "after": after})
 
     async def get(self, request: Request) -> JSONResponse:
-        """Show a schedule and its next occurrences."""
+        """Show a schedule and its next runs."""
         count = asked(ComingQuery, request).count
         view = self._get(name_of(request), min(count, SEARCHED_AT_ONCE))
         coming = await self._coming(view.schedule, view.coming, count)
         return JSONResponse(schedule_shape(replace(view, coming=coming)))
 
     async def set(self, request: Request) -> JSONResponse:
-        """Keep a schedule."""
+        """Store a schedule."""
         name, wanted = name_of(request), await said_as(NewSchedule, request)
         is_known = self._is_known(name)
         view = await self._live.call(self._live.core.schedules.set, wanted.to_schedule(name))
         return JSONResponse(schedule_shape(view), status_code=200 if is_known else 201)
 
     async def delete(self, request: Request) -> JSONResponse:
-        """End a schedule."""
+        """Delete a schedule."""
         return await self._told(self._live.core.schedules.delete, request)
 
     async def pause(self, request: Request) -> JSONResponse:
-        """Let a schedule rest."""
+        """Pause a schedule."""
         return await self._told(self._live.core.schedules.pause, request)
 
     async def resume(self, request: Request) -> JSONResponse:
-        """Let a schedule go on."""
+        """Resume a paused schedule."""
         return await self._told(self._live.core.schedules.resume, request)
 
     async def preview(self, request: Request) -> JSONResponse:
-        """Show when a cron line would occur."""
+        """Show the runs of a cron line."""
         wanted = await said_as(Preview, request)
         schedule, first_count = wanted.to_schedule(), min(wanted.count, SEARCHED_AT_ONCE)
         first = self._live.query(preview, schedule, self._live.clock.now_ms(), first_count)
@@ -255,7 +255,7 @@ class SchedulesApi:
     async def _coming(
         self, schedule: Schedule, found: tuple[Occurrence, ...], count: int
     ) -> tuple[Occurrence, ...]:
-        """Return the first occurrences of a schedule, and those after them, `count` at most."""
+        """Return the first runs of a schedule and the runs after them, at most `count`."""
         pauses = Pauses()
         while found and len(found) < count:
             await pauses.pause()

@@ -1,19 +1,20 @@
-"""`GET /api/topics/TOPIC/search`: messages found by their content, a bounded part of the topic at a time.
+"""The operation `GET /api/topics/TOPIC/search`, which finds messages by content in a limited part of a topic.
 
-    ?text=        the body contains this text, as it is written
-    ?json=        PATH or PATH=VALUE: the body is JSON that has this, such as customer.address[0].city=Rome
+    ?text=        the body contains this text (case-sensitive)
+    ?json=        PATH or PATH=VALUE: the JSON body contains this path, as in customer.address[0].city=Rome
     ?property=    NAME or NAME=VALUE
-    ?error=       the reason or an error of a dead letter contains this text, in any case of letters
-    ?from= until= stored since, and before: a moment, or 2h ago
-    ?after=       the position of the answer before, to search on; limit, scan: how much a request does
+    ?error=       the reason or an error of a dead letter contains this text (case-insensitive)
+    ?from= until= limits for the time at which the message was stored: a time, or 2h ago
+    ?after=       the position of the previous answer; limit, scan: the limits of a request
 
-A message must match all that is given. Content has no index: a request reads messages in the order of the
-log, up to `scan` of them, or `SCAN_BYTES_MAX` bytes of bodies, or until `limit` match. Its answer has the
-position to go on from, None at the end. A caller that stops asking has stopped the search.
+A message must match all given conditions. Content has no index, so a request reads messages in the order of
+the log. The request ends after `scan` messages, `SCAN_BYTES_MAX` bytes of bodies, or `limit` matches. The
+answer contains the position at which the next request continues, or None at the end. The broker keeps no
+state between requests.
 
-Cost: reading the messages, a turn of the loop for each SCANNED_AT_ONCE or 4 MiB of them: 25,000 small ones a
-second, during which a send waits for some 7 ms more. A JSON body is parsed, if it has at most
-`JSON_BYTES_MAX`, which nothing interrupts (3 ms for 1 MiB).
+Cost: a turn of the event loop reads SCANNED_AT_ONCE messages or 4 MiB. A search reads 25,000 small messages
+per second, and delays a concurrent send by about 7 ms. A JSON body of up to `JSON_BYTES_MAX` is parsed
+without interruption, which takes 3 ms for 1 MiB.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Matches = Callable[[Delivery], bool]
 
 
 class SearchQuery(Nothing):
-    """The conditions on a message, the position of the first message, and the bounds of a request."""
+    """The conditions on messages, the position of the first message, and the limits of a request."""
 
     text: str = Field("", max_length=TEXT_MAX, description="The body contains this text.")
     json_: str = Field(
@@ -88,9 +89,10 @@ class SearchQuery(Nothing):
 
 
 class SearchAnswer(TypedDict):
-    """Matches, oldest first; `after` asks for the next part, null at the end.
+    """The matches, oldest first. `after` is the position of the next part, or null at the end.
 
-    `scanned` messages were read, the last of them stored at `scanned_ms` (null if there was none).
+    `scanned` is the number of messages that were read. `scanned_ms` is the time at which the last of these
+    messages was stored, or null if none was read.
     """
 
     messages: list[MessageAnswer]
@@ -124,7 +126,7 @@ class SearchApi:
         self._live = live
 
     async def search(self, request: Request) -> Response:
-        """Find messages of a topic by their content, in a bounded part of the topic."""
+        """Find messages of a topic by their content, in a limited part of the topic."""
         topic, query = topic_of(self._live, request), asked(SearchQuery, request)
         matches, until_ms = matcher(query), self._past_ms(query.until, "until", FOREVER_MS)
         positions = self._positions(topic, query)
@@ -142,7 +144,7 @@ class SearchApi:
     async def _part(
         self, topic: Topic, positions: Positions, query: SearchQuery, matches: Matches, until_ms: int
     ) -> Part:
-        """Read one part of a topic, and move the positions past it."""
+        """Read a part of a topic, and advance the positions."""
         part, pauses = Part(), Pauses()
         while part.scanned < query.scan and part.scanned_bytes < SCAN_BYTES_MAX:
             await asyncio.sleep(0)
@@ -163,7 +165,10 @@ class SearchApi:
         return part
 
     def _positions(self, topic: Topic, query: SearchQuery) -> Positions:
-        """Return where to read on in each queue; raise `ClientMistake`."""
+        """Return the position of the next message in each queue.
+
+        Raise `ClientMistake` for an invalid position.
+        """
         queues, finding = range(topic.queue_count), self._live.core.finding
         if query.after:
             given = asked_positions(query.after)
@@ -183,7 +188,10 @@ class SearchApi:
 
 
 def matcher(query: SearchQuery) -> Matches:
-    """Return whether a message matches a query; raise `ClientMistake` for a query without any content."""
+    """Return a function that tests a message.
+
+    Raise `ClientMistake` for a query without a condition on content.
+    """
     wanted = list[Matches]()
     if query.text:
         needle = query.text.encode()
@@ -203,7 +211,7 @@ def matcher(query: SearchQuery) -> Matches:
 
 
 def body_of(one: Delivery) -> bytes:
-    """Return the body of a message, unpacked if its producer packed it; as it is if that fails."""
+    """Return the decompressed body of a message, or the stored body if it cannot be decompressed."""
     body = one.record.body
     if not one.message.gzip:
         return body
@@ -214,18 +222,18 @@ def body_of(one: Delivery) -> bytes:
 
 
 def has_property(one: Delivery, name: str, value: str | None) -> bool:
-    """Return whether a message has a property, of a value if one is given."""
+    """Return whether a message has a property, with the given value if any."""
     given = one.message.properties.get(name)
     return given is not None and value in (None, given)
 
 
 def errors_of(one: Delivery) -> str:
-    """Return the reason and the errors of a dead letter; blank lines for another message."""
+    """Return the reason and the errors of a dead letter, or blank lines for another message."""
     return "\n".join(properties.value_of(one.record.properties, name) for name in OF_DEAD_LETTERS)
 
 
 def steps_of(said: str) -> tuple[list[str | int], str | None]:
-    """Read PATH or PATH=VALUE; raise `ClientMistake`."""
+    """Parse PATH or PATH=VALUE. Raise `ClientMistake` for an invalid path."""
     path, sign, value = said.partition("=")
     path = path.removeprefix("$").removeprefix(".")
     steps, at = list[str | int](), 0
@@ -241,7 +249,7 @@ def steps_of(said: str) -> tuple[list[str | int], str | None]:
 
 
 def has_value(body: bytes, steps: list[str | int], value: str | None) -> bool:
-    """Return whether a body is JSON with a path, whose value reads as `value` if one is given."""
+    """Return whether a body is JSON with the given path, and with the given `value` at this path if any."""
     if len(body) > JSON_BYTES_MAX:
         return False
     try:
@@ -259,7 +267,7 @@ def has_value(body: bytes, steps: list[str | int], value: str | None) -> bool:
 
 
 def reads_as(value: Any) -> str | None:
-    """Return how a value of JSON is written in a query; None for a list or an object."""
+    """Return the notation of a JSON value in a query, or None for a list or an object."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value) if isinstance(value, str | int | float) else None

@@ -1,21 +1,21 @@
-"""`POST /api/messages`: one message, or many: now, at a time, under a timer key, with a verb on a timer.
+"""The operation `POST /api/messages`, which sends messages, delayed messages, and verbs on timers.
 
-    {"topic", "body" or "body_json" or "body_base64"}      one; 201 when it is on disk
-    {"messages": [...]}                                     many; each is stored or refused for itself
-    "in": "30m", "at": "2026-11-22T09:00+08:00"             it is delayed; "timer_key" names it
-    "cancel": {"key": "order:7"}, "move", "fire"            a verb on a timer, in the same record
+    {"topic", "body" or "body_json" or "body_base64"}      a single message; 201 when it is on disk
+    {"messages": [...]}                                     several messages, each with a separate result
+    "in": "30m", "at": "2026-11-22T09:00+08:00"             a delayed message, whose name is "timer_key"
+    "cancel": {"key": "order:7"}, "move", "fire"            a verb on a timer, stored in the same record
 
-The verb on a timer is one that the message carries (`services.broker.spine.verb_properties`): `verdict` in
-the answer is its result, which is a property of the message, too.
+A message contains its verb on a timer (`services.broker.spine.verb_properties`). The result of the verb is
+returned as `verdict`, and stored as a property of the message.
 
-`idempotency_key`, or the header Idempotency-Key, becomes the message's id: the same content under the same id
-within 30 s, of a timer within ten minutes, is stored once and gets the first answer
-(`services.broker.repeats`). Other content is another message.
+`idempotency_key`, or the header field Idempotency-Key, is used as the message id. If the same content is sent
+with the same id within 30 s, or within ten minutes for a timer, the message is stored once, and each call
+receives the first answer (`services.broker.repeats`). Different content is stored as another message.
 
-`POST /api/topics/TOPIC/messages` takes the body's bytes as they are, with their content type, or CloudEvents
-(`services.ops.cloud_events`); what else the message says is in the query.
+`POST /api/topics/TOPIC/messages` accepts the bytes of a body with its content type, or CloudEvents
+(`services.ops.cloud_events`). The query contains the other fields of the message.
 
-Cost: SENT_AT_ONCE messages in a turn of the loop; a batch waits for one flush or two.
+Cost: a turn of the event loop stores SENT_AT_ONCE messages, and a batch waits for one or two flushes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _VERDICT: Final = re.compile(r"(\w+)(?: at (\d+) offset (\d+))?")
 
 
 class CarriedTimer(BaseModel):
-    """The timer of a verb: by its timer key, or its message id."""
+    """The timer of a verb, which is identified by its timer key or its message id."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -79,16 +79,16 @@ class CarriedTimer(BaseModel):
 
 
 class CarriedMove(CarriedTimer):
-    """The timer of a move, and when it is due from now on."""
+    """The timer of a move, and its new due time."""
 
     to: Moment = Field(description="A time with a zone, milliseconds since 1970, or a duration from now.")
 
 
 class NewMessage(BaseModel):
-    """A message to send: `in` a span of time, `at` a moment, or at once.
+    """A message to send, which is delivered after the duration `in`, at the time `at`, or immediately.
 
-    `timer_key` names the timer that it is until then; a pending one with that key is replaced, or with
-    `unique` the message is refused. `cancel`, `move` or `fire` is a verb on another timer.
+    `timer_key` is the name of the timer until the delivery. The message replaces a pending timer with the
+    same key, or is refused with `unique`. `cancel`, `move` or `fire` is a verb on another timer.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -117,7 +117,7 @@ class NewMessage(BaseModel):
     def to_message(
         self, message_id: str, now_ms: int, *, is_half: bool = False, check_immunity_ms: int | None = None
     ) -> Message:
-        """Return the message, or half, as the core takes it; raise a `ClientMistake`."""
+        """Return the message or half for the core. Raise a `ClientMistake` for an invalid message."""
         message = Message(
             topic=self.topic,
             body=self._body(),
@@ -159,7 +159,10 @@ class NewMessage(BaseModel):
         return self.at_ms if self.in_ms is None else now_ms + self.in_ms
 
     def _marks(self, now_ms: int) -> dict[str, str]:
-        """Return the properties that fields stand for; raise `ClientMistake` for one that is given twice."""
+        """Return the properties that represent fields.
+
+        Raise `ClientMistake` for a property that is given twice.
+        """
         marks = self._timer_properties() | self._verb(now_ms)
         if twice := marks.keys() & self.properties.keys():
             raise ClientMistake(f"{min(twice)} is given in properties, and by a field: give it once.")
@@ -175,7 +178,7 @@ class NewMessage(BaseModel):
         return key | ({property_names.TIMER_UNIQUE: "true"} if self.unique else {})
 
     def _verb(self, now_ms: int) -> dict[str, str]:
-        """Return the properties by which the message carries its verb."""
+        """Return the properties that represent the verb of the message."""
         verbs = {VerbKind.CANCEL: self.cancel, VerbKind.MOVE: self.move, VerbKind.FIRE: self.fire}
         carried = {kind: timer for kind, timer in verbs.items() if timer is not None}
         if len(carried) > 1:
@@ -191,7 +194,7 @@ class NewMessage(BaseModel):
 
 
 class RawQuery(Nothing):
-    """Fields of a message whose body is bytes, or of all events of a request."""
+    """The fields of a message whose body is bytes, or of all events in a request."""
 
     tag: str = ""
     key: str = Field("", description="A message key.")
@@ -204,7 +207,10 @@ class RawQuery(Nothing):
     lite_topic: str = ""
 
     def to_message(self, topic: str, event: Event, now_ms: int) -> Message:
-        """Return the message of an event, or of bytes, as the core takes it; raise a `ClientMistake`."""
+        """Return the message of an event or of bytes for the core.
+
+        Raise a `ClientMistake` for an invalid message.
+        """
         given = NewMessage.model_construct(
             topic=topic,
             body="",
@@ -216,7 +222,7 @@ class RawQuery(Nothing):
 
 
 class NewMessages(BaseModel):
-    """Messages to send; each is stored or refused for itself."""
+    """Messages to send, each of which is stored or refused separately."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -224,7 +230,7 @@ class NewMessages(BaseModel):
 
 
 class UnreadMessages(BaseModel):
-    """`NewMessages`, of which each is yet to be looked at."""
+    """The body of a `NewMessages` request whose messages have not been checked yet."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -232,7 +238,7 @@ class UnreadMessages(BaseModel):
 
 
 class CarriedVerdictAnswer(TypedDict):
-    """Result of a verb on a timer: time and log offset of the timer's end, null if it had not ended."""
+    """The result of a verb, with the time and log offset of the timer's end, or null if it had not ended."""
 
     verdict: str
     ended_ms: str | None
@@ -240,13 +246,13 @@ class CarriedVerdictAnswer(TypedDict):
 
 
 class SentAnswer(ReceiptAnswer):
-    """A message that is stored; `verdict` is null unless it carries a verb on a timer."""
+    """A stored message. `verdict` is null unless the message contains a verb on a timer."""
 
     verdict: CarriedVerdictAnswer | None
 
 
 class SentMessagesAnswer(TypedDict):
-    """Results of all messages, in order."""
+    """The results for all messages, in order."""
 
     sent: int
     refused: int
@@ -256,7 +262,10 @@ class SentMessagesAnswer(TypedDict):
 async def send_each(
     live: LiveBroker, messages: Sequence[Message | TidewheelError]
 ) -> list[SendReceipt | TidewheelError]:
-    """Store messages, SENT_AT_ONCE in a turn of the loop; return their results, errors unchanged."""
+    """Store messages, SENT_AT_ONCE in each turn of the event loop.
+
+    Return their results, with errors unchanged.
+    """
     answers: list[Any] = list(messages)
     sound = [number for number, one in enumerate(answers) if isinstance(one, Message)]
     slices = [sound[first : first + SENT_AT_ONCE] for first in range(0, len(sound), SENT_AT_ONCE)]
@@ -271,7 +280,7 @@ async def send_each(
 
 
 def verdict_shape(said: str) -> CarriedVerdictAnswer | None:
-    """Return the verdict of a carried verb, as the message has it, as JSON has it; None for none."""
+    """Return the verdict of a message's verb in JSON form, or None if the message has no verb."""
     found = _VERDICT.fullmatch(said)
     if found is None:
         return None
@@ -279,13 +288,13 @@ def verdict_shape(said: str) -> CarriedVerdictAnswer | None:
 
 
 class SendingApi:
-    """Handlers of sends."""
+    """The handlers of sends."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
     async def send(self, request: Request) -> Response:
-        """Store one message, or many."""
+        """Store a message or several messages."""
         said, key = await said_by(request), header_key(request)
         if isinstance(said, list):
             raise a_list(NewMessages, "messages")
@@ -299,7 +308,7 @@ class SendingApi:
         return JSONResponse(self._shape(message, receipt), status_code=201)
 
     async def send_raw(self, request: Request) -> Response:
-        """Store a message whose body is the request's, or CloudEvents."""
+        """Store the body of the request as a message, or store CloudEvents."""
         query, topic, now_ms = asked(RawQuery, request), request.path_params["topic"], self._live.now_ms()
         body, media_type = await body_of(request), media_type_of(request)
         if media_type == BATCH:
@@ -343,7 +352,7 @@ class SendingApi:
         return await self._sent(messages)
 
     async def _sent(self, messages: list[Message | TidewheelError]) -> Response:
-        """Store messages; answer with their results."""
+        """Store messages, and return an answer with their results."""
         shapes, pauses = list[Any](), Pauses()
         for message, receipt in zip(messages, await send_each(self._live, messages), strict=True):
             if isinstance(receipt, TidewheelError) or isinstance(message, TidewheelError):
@@ -367,7 +376,7 @@ class SendingApi:
 
 
 def media_type_of(request: Request) -> str:
-    """Return the media type of a request's body."""
+    """Return the media type of the body of a request."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -377,7 +386,10 @@ def new_id() -> str:
 
 
 def header_key(request: Request) -> str | None:
-    """Return the idempotency key in a request's header; raise `ClientMistake` for an empty one, or two."""
+    """Return the idempotency key in the header of a request.
+
+    Raise `ClientMistake` for an empty key or two keys.
+    """
     keys = request.headers.getlist(IDEMPOTENCY_KEY)
     if len(keys) > 1:
         raise ClientMistake(f"The request has {len(keys)} fields Idempotency-Key: give one.")
@@ -388,7 +400,7 @@ def header_key(request: Request) -> str | None:
 
 
 def with_key(wanted: NewMessage, key: str | None) -> NewMessage:
-    """Return a message with the idempotency key of its request's header; raise `ClientMistake`."""
+    """Return a message with the idempotency key in the header of its request. Raise `ClientMistake`."""
     if key is None or key == wanted.idempotency_key:
         return wanted
     if wanted.idempotency_key:

@@ -1,9 +1,9 @@
-"""Errors as HTTP answers.
+"""The conversion of errors to HTTP answers.
 
-    {"code": "TW-nnn", "detail": ..., "message": ...}   with the status that fits: `HTTP_STATUSES`
+    {"code": "TW-nnn", "detail": ..., "message": ...}   with the status of the error in `HTTP_STATUSES`
 
-Every answer that is not what was asked for is of this form: a refusal, a path that is not served, a failed
-disk, a bug of the broker.
+Every error answer has this form, for example a refusal, an unknown path, a failed disk, or a defect of the
+broker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ HTTP_STATUSES = (
 
 
 class ErrorAnswer(TypedDict):
-    """What went wrong: `code` is stable, `message` is for people, `detail` says where and what next."""
+    """An error.
+
+    `code` is stable, `message` is a text for users, and `detail` contains the cause and the next step.
+    """
 
     code: str
     detail: str
@@ -52,30 +55,30 @@ class ErrorAnswer(TypedDict):
 
 
 def error_shape(error: TidewheelError) -> ErrorAnswer:
-    """Return an error of the tree as JSON has it."""
+    """Return an error in JSON form."""
     return {"code": error.code, "detail": error.detail, "message": str(error)}
 
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with an error of the tree, and the status of its class."""
+    """Return an answer for an error, with the status of its class."""
     assert isinstance(error, TidewheelError)
     status = next((status for kind, status in HTTP_STATUSES if isinstance(error, kind)), 500)
-    is_unread = isinstance(error, BodyUnfinished | RequestTooLarge)  # the rest is not waited for
+    is_unread = isinstance(error, BodyUnfinished | RequestTooLarge)  # the rest of the body is not read
     said = {"Connection": "close"} if is_unread else {}
     said |= {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
     return JSONResponse(error_shape(error), status_code=status, headers=said)
 
 
 async def disk_failed(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a look that the store's disk would not let end."""
+    """Return an answer for a read that a disk failure has interrupted."""
     assert isinstance(error, OSError)
-    if error.errno is None:  # a time-out, which is no failure of a file
+    if error.errno is None:  # a time-out, which is not a disk failure
         return await bug(request, error)
     return await refuse(request, make_read_error(error))
 
 
 async def bug(request: Request, error: Exception) -> JSONResponse:
-    """Answer where the broker has a bug."""
+    """Return an answer for a defect of the broker."""
     answer: ErrorAnswer = {
         "code": "TW-100",
         "detail": "",
@@ -85,7 +88,7 @@ async def bug(request: Request, error: Exception) -> JSONResponse:
 
 
 async def unknown(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a path that is not served."""
+    """Return an answer for an unknown path."""
     assert isinstance(error, HTTPException)
     has_slash = b"%2f" in request.scope.get("raw_path", b"").lower()
     slash = " No name in a path has a slash (%2F): give keys in the body or the query." if has_slash else ""
@@ -94,7 +97,7 @@ async def unknown(request: Request, error: Exception) -> JSONResponse:
 
 
 async def wrong_method(request: Request, error: Exception) -> JSONResponse:
-    """Answer to a method that a path does not take."""
+    """Return an answer for a method that the path does not support."""
     assert isinstance(error, HTTPException)
     path, routes = request.scope["path"], (one for one in request.app.routes if isinstance(one, Route))
     served = [one.methods or set() for one in routes if one.path_regex.match(path)]

@@ -1,11 +1,12 @@
-"""`/api/NOUN/tasks`: a verb on all items of a filter, as a task (`services.live.tasks`).
+"""The operations of `/api/NOUN/tasks`, which apply a verb to all items of a filter (`services.live.tasks`).
 
-    GET    /api/NOUN/tasks      the tasks since the broker's start, the newest first
-    POST   /api/NOUN/tasks      starts one, or with `dry_run` counts the items of its filter
-    GET    /api/NOUN/tasks/ID   its progress; DELETE stops it
+    GET    /api/NOUN/tasks      lists the tasks since the start of the broker, newest first
+    POST   /api/NOUN/tasks      starts a task, or with `dry_run` counts the items of its filter
+    GET    /api/NOUN/tasks/ID   shows the progress of a task; DELETE stops the task
 
-A task outlives its request. The handlers are the same for each noun, which declares its `Bulk`: the body that
-starts a task, the answer that shows one, the count of its items (`timer_tasks`, `dead_letters`).
+A task continues after its request. The handlers are the same for each noun. A noun declares a `Bulk` with the
+body that starts a task, the answer that shows a task, and the count of its items (`timer_tasks`,
+`dead_letters`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Limit = Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="Change at 
 
 
 class DryRunAnswer(TypedDict):
-    """How many items match. The task would change `limit` of them at most; null: all."""
+    """The number of items that match. The task changes at most `limit` of them, or all if `limit` is null."""
 
     dry_run: bool
     matched: int
@@ -40,11 +41,11 @@ class DryRunAnswer(TypedDict):
 
 
 class TaskProgressAnswer(TypedDict):
-    """The fields of every task. `matched` is null until the items are counted.
+    """The fields of every task.
 
-    The task ends after `limit` items; null: after all that match.
-    `by_verdict` counts the `done` items by verdict, or by the code of the error that refused them. `why` is
-    the reason for a stop.
+    `matched` is null until the items have been counted. The task ends after `limit` items, or after all items
+    if `limit` is null. `by_verdict` contains the number of `done` items by verdict, or by error code for
+    refused items. `why` is the reason for a stop.
     """
 
     id: str
@@ -60,7 +61,7 @@ class TaskProgressAnswer(TypedDict):
 
 
 def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
-    """Return what JSON has of every task."""
+    """Return the fields of every task in JSON form."""
     return {
         "id": task.id,
         "state": task.state.value,
@@ -77,7 +78,10 @@ def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """The tasks of one noun; `body` has `dry_run`, and `order` with the broker's time as argument."""
+    """The tasks of a noun.
+
+    `body` has the field `dry_run` and the method `order`, whose argument is the time.
+    """
 
     noun: str
     body: type[BaseModel]
@@ -96,7 +100,7 @@ class TasksApi:
         self._nouns = {bulk.noun: (bulk, tasks) for bulk, tasks in nouns.items()}
 
     def _noun_of(self, request: Request) -> tuple[Bulk, Tasks[Any]]:
-        path: str = request.scope["path"]  # the routed one: the Host header can change `request.url`
+        path: str = request.scope["path"]  # the routed path, because the Host header can change `request.url`
         return self._nouns[path.split("/")[2]]
 
     async def tasks(self, request: Request) -> JSONResponse:
@@ -128,7 +132,7 @@ class TasksApi:
 
 
 def operations_of(bulk: Bulk) -> tuple[Operation, ...]:
-    """Return the requests over the tasks of a noun."""
+    """Return the operations on the tasks of a noun."""
     path, one = f"/api/{bulk.noun}/tasks", {200: bulk.answer}
     return (
         Operation("GET", path, TasksApi.tasks, {200: bulk.answers}),

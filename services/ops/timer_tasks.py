@@ -1,8 +1,8 @@
-"""The tasks of `/api/timers/tasks`: all timers of a filter cancelled, moved or fired (`services.ops.tasks`).
+"""The tasks of `/api/timers/tasks`, which cancel, move or fire all timers of a filter (`services.ops.tasks`).
 
     POST   /api/timers/tasks      {"verb", "filter", "to" or "by", "limit", "reason"}
 
-A filter that names nothing must say that it means everything.
+A filter without conditions must specify `everything`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidewheel.errors import ClientMistake
 
 
 class TaskFilter(FilterQuery):
-    """Which timers a task is for; `everything` must be said when nothing else is."""
+    """The timers of a task. A filter without conditions requires `everything`."""
 
     everything: bool = False
 
 
 class NewTask(BaseModel):
-    """What to do to every timer of a filter; with `dry_run` they are only counted."""
+    """A task that applies a verb to every timer of a filter. With `dry_run`, the timers are only counted."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +44,7 @@ class NewTask(BaseModel):
     dry_run: bool = False
 
     def order(self, now_ms: int) -> TimerOrder:
-        """Return the task's order as the broker takes it; raise the `ClientMistake` that fits."""
+        """Return the order of the task for the core. Raise a `ClientMistake` for an invalid order."""
         wanted = filter_of(self.filter, now_ms)
         if wanted == TimerFilter() and not self.filter.everything:
             raise ClientMistake('The filter names no timers: say {"everything": true} if all are meant.')
@@ -66,19 +66,19 @@ class NewTask(BaseModel):
 
 
 class TaskAnswer(TaskProgressAnswer):
-    """A task over many timers."""
+    """A task that processes many timers."""
 
     verb: Literal["cancel", "move", "fire"]
 
 
 class TasksAnswer(TypedDict):
-    """The tasks since the broker's start, the newest first."""
+    """The tasks since the start of the broker, newest first."""
 
     tasks: list[TaskAnswer]
 
 
 def task_shape(task: TimerTask) -> TaskAnswer:
-    """Return a task as JSON has it."""
+    """Return a task in JSON form."""
     return {**progress_shape(task), "verb": task.order.verb.value}
 
 

@@ -1,26 +1,26 @@
-"""`/api/timers`: delayed messages looked at, set, cancelled, moved and fired, one by one.
+"""The operations of `/api/timers`: timers are listed, shown, set, cancelled, moved and fired.
 
-    GET    /api/timers            a page of those that wait, by due time: FILTER, after, limit
-    GET    /api/timers/count      how many match: FILTER
-    GET    /api/timers/histogram  how many are due in each window of time: FILTER, width=1m
-    GET    /api/timers/damaged    what was found damaged, and the timers that nobody has any more: limit
-    GET    /api/timers/summary    pending by topic, what is due when, how late deliveries were
-    GET    /api/timers/one        one, with what it says: topic and id, or topic and key, or handle
-    POST   /api/timers            sets one, or a batch of them: {"timers": [...]}
-    POST   /api/timers/cancel     and /move and /fire: the verb on one timer; answers with its verdict
+    GET    /api/timers            lists pending timers by due time: FILTER, after, limit
+    GET    /api/timers/count      counts pending timers: FILTER
+    GET    /api/timers/histogram  counts the timers that are due in each time window: FILTER, width=1m
+    GET    /api/timers/damaged    lists damage, and timers whose records are unreadable: limit
+    GET    /api/timers/summary    shows pending timers by topic and due time, and the lateness of deliveries
+    GET    /api/timers/one        shows a timer with its content: topic and id, topic and key, or handle
+    POST   /api/timers            sets a timer, or a batch of timers: {"timers": [...]}
+    POST   /api/timers/cancel     and /move and /fire: applies a verb to a timer, and returns the verdict
 
-FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until.
-To cancel, move or fire all timers of a filter is a task (`services.ops.tasks`).
+FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until. A
+task cancels, moves or fires all timers of a filter (`services.ops.tasks`).
 
-Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
-from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.
+Times in requests are a local time with a zone (2026-11-22T09:00+08:00), milliseconds since 1970, or a
+duration from now (in 30m, or 30m). Times in answers are milliseconds since 1970, as strings.
 
-A verdict comes with 200 when it is as was asked (CANCELLED, MOVED, FIRED, or cancelled ALREADY), with 409
-when that is impossible (TOO_LATE; to move or fire what ended ALREADY), with 404 when there is no such timer
-that anybody remembers (NEVER_SET, FORGOTTEN). To look at a timer that has ended is 410.
+The status of a verdict is 200 if the requested state was reached (CANCELLED, MOVED, FIRED, or ALREADY for a
+cancel). The status is 409 if this is impossible (TOO_LATE, or ALREADY for a move or fire), and 404 if no such
+timer is known (NEVER_SET, FORGOTTEN). A request to show a timer that has ended returns 410.
 
-Cost: a look at many is cut into pieces (`services.live.timer_queries`); a batch waits for one flush, and each
-of its timers is set or refused for itself.
+Cost: a query on many timers is processed in pieces (`services.live.timer_queries`). A batch waits for a
+flush, and each of its timers is set or refused separately.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ log = structlog.get_logger()
 
 
 class FilterQuery(Nothing):
-    """Which timers: those that match everything that is given."""
+    """The conditions on timers, all of which must match."""
 
     topic: str = ""
     topic_prefix: str = Field("", alias="topic-prefix")
@@ -120,26 +120,26 @@ class FilterQuery(Nothing):
 
 
 class TimersQuery(FilterQuery):
-    """A page of timers."""
+    """The conditions on timers, and the position and size of a page."""
 
     after: str = Field("", description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
 class DamagedQuery(Nothing):
-    """What is damaged, the newest first."""
+    """The maximum number of entries in each list of damage, newest first."""
 
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
 class HistogramQuery(FilterQuery):
-    """Timers by windows of time."""
+    """The conditions on timers, and the width of a time window."""
 
     width: str = Field("1m", description="A duration such as 10s, 1m, 1h.")
 
 
 class TimerQuery(Nothing):
-    """One timer: by its handle, or by its topic and its message id or timer key."""
+    """A timer, which is identified by its handle, or by its topic and its message id or timer key."""
 
     topic: str = ""
     id: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX)
@@ -148,9 +148,9 @@ class TimerQuery(Nothing):
 
 
 class NewTimer(BaseModel):
-    """A message to deliver `in` a span of time or `at` a moment.
+    """A message to deliver after the duration `in` or at the time `at`.
 
-    A timer key names it: another timer of the topic with that key replaces it, or is refused if `unique`.
+    The message replaces another timer of the topic with the same timer key, or is refused with `unique`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -167,7 +167,7 @@ class NewTimer(BaseModel):
     unique: bool = False
 
     def to_message(self, message_id: str, now_ms: int) -> Message:
-        """Return the message as the core takes it; raise `IllegalDeliveryTime`."""
+        """Return the message for the core. Raise `IllegalDeliveryTime` for an invalid time."""
         message = Message(
             topic=self.topic,
             body=body_bytes(self.body, self.body_base64),
@@ -199,7 +199,7 @@ class NewTimer(BaseModel):
 
 
 class NewTimers(BaseModel):
-    """A batch of timers to set; each is set or refused for itself."""
+    """A batch of timers, each of which is set or refused separately."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -207,7 +207,7 @@ class NewTimers(BaseModel):
 
 
 class UnreadTimers(BaseModel):
-    """`NewTimers`, of which each is yet to be looked at."""
+    """The body of a `NewTimers` request whose timers have not been checked yet."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,19 +215,19 @@ class UnreadTimers(BaseModel):
 
 
 class NamedTimer(TimerQuery):
-    """Which timer a verb is for, and why, which is kept."""
+    """The timer of a verb, and the reason for the verb, which is stored."""
 
     reason: Reason = ""
 
 
 class MovedTimer(NamedTimer):
-    """Which timer is to be due when."""
+    """The timer of a move, and its new due time."""
 
     to: Moment = Field(description="A time with a zone, milliseconds since 1970, or a duration from now.")
 
 
 def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
-    """Return a filter as the core takes it; raise `ClientMistake`, for a reversed window too."""
+    """Return a filter for the core. Raise `ClientMistake` for an invalid filter or a reversed window."""
     from_ms = moment_of(query.from_, now_ms, "from") if query.from_ != "" else 0
     until_ms = moment_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
     if from_ms >= until_ms:
@@ -249,7 +249,10 @@ def property_of(text: str) -> tuple[str, str]:
 
 
 def name_of(query: TimerQuery) -> TimerName:
-    """Return the name of a timer; raise `ClientMistake` unless the query names it in exactly one way."""
+    """Return the name of a timer.
+
+    Raise `ClientMistake` unless the query contains exactly one kind of name.
+    """
     given = [query.id, query.key, query.handle]
     if sum(map(bool, given)) != 1:
         raise ClientMistake("Name the timer in one way: by its id, its timer key, or its recall handle.")
@@ -261,7 +264,7 @@ def name_of(query: TimerQuery) -> TimerName:
 
 
 def name_of_handle(handle: str, topic: str) -> TimerName:
-    """Return the name of the timer of a recall handle; raise `InvalidRecallHandle`."""
+    """Return the name of the timer of a recall handle. Raise `InvalidRecallHandle`."""
     meant = recall.decode(handle)
     if topic and topic != meant.topic:
         raise InvalidRecallHandle(f"It is for topic {meant.topic!r}, not {topic!r}.")
@@ -269,7 +272,7 @@ def name_of_handle(handle: str, topic: str) -> TimerName:
 
 
 def cursor_of(text: str) -> tuple[int, int] | None:
-    """Read where a page ends, as `page_shape` wrote it; raise `ClientMistake`."""
+    """Parse the end of a page as encoded by `page_shape`. Raise `ClientMistake` for an invalid position."""
     due_ms, _, offset = text.partition(":")
     if not text:
         return None
@@ -280,7 +283,7 @@ def cursor_of(text: str) -> tuple[int, int] | None:
 
 
 async def timers_in(said: dict[str, Any]) -> list[NewTimer]:
-    """Return the timers of a batch, each looked at for itself; raise `ClientMistake`."""
+    """Return the timers of a batch, each of which is checked separately. Raise `ClientMistake`."""
     found, pauses = list[NewTimer](), Pauses()
     for number, one in enumerate(shaped(UnreadTimers, said, "").timers):
         found.append(shaped(NewTimer, one, f"timers.{number}"))
@@ -289,7 +292,7 @@ async def timers_in(said: dict[str, Any]) -> list[NewTimer]:
 
 
 def message_of(wanted: NewTimer, now_ms: int) -> Any:
-    """Return a timer of a batch as the core takes it, or the error that refuses it."""
+    """Return a timer of a batch for the core, or the error for which it is refused."""
     try:
         return wanted.to_message(uuid4().hex.upper(), now_ms)
     except TidewheelError as error:
@@ -297,7 +300,10 @@ def message_of(wanted: NewTimer, now_ms: int) -> Any:
 
 
 class TimerAnswer(TypedDict):
-    """A delayed message that waits. `keys` are its message keys, `timer_key` the one it is replaced by."""
+    """A pending delayed message.
+
+    `keys` are its message keys, and `timer_key` is the key by which a later message replaces it.
+    """
 
     message_id: str
     topic: str
@@ -310,9 +316,9 @@ class TimerAnswer(TypedDict):
 
 
 class OneTimerAnswer(TimerAnswer):
-    """A delayed message that waits, with what it says; null if its record cannot be read.
+    """A pending delayed message with its content, which is null if its record cannot be read.
 
-    `note` says that it was moved, and why.
+    `note` contains whether the timer was moved, with the reason.
     """
 
     note: str
@@ -320,14 +326,17 @@ class OneTimerAnswer(TimerAnswer):
 
 
 class TimersAnswer(TypedDict):
-    """Delayed messages by due time; `after` asks for the next page, null at the end."""
+    """Delayed messages by due time. `after` is the position of the next page, or null at the end."""
 
     timers: list[TimerAnswer]
     after: str | None
 
 
 class LostTimerAnswer(TypedDict):
-    """A timer that ended as UNREADABLE: nobody has its record any more. `topic` is empty if unknown."""
+    """A timer that ended as UNREADABLE, because no copy of its record is readable.
+
+    `topic` is empty if the topic is unknown.
+    """
 
     timer_offset: str
     topic: str
@@ -336,7 +345,7 @@ class LostTimerAnswer(TypedDict):
 
 
 class DamagedPartAnswer(TypedDict):
-    """Something of the store that is not what was written."""
+    """A part of the store whose content differs from the written content."""
 
     part: str
     path: str
@@ -346,10 +355,10 @@ class DamagedPartAnswer(TypedDict):
 
 
 class DamageAnswer(TypedDict):
-    """What was found damaged since the broker's start, and the timers that were lost to damage.
+    """The damage that was found since the start of the broker, and the timers that were lost.
 
-    `unreadable` counts the timers that ended as UNREADABLE and are remembered, `rebuilt` those that were
-    rebuilt since the start. Lists have the newest first.
+    `unreadable` is the number of stored timers that ended as UNREADABLE. `rebuilt` is the number of timers
+    that were rebuilt since the start. Lists are sorted newest first.
     """
 
     count: int
@@ -360,20 +369,20 @@ class DamageAnswer(TypedDict):
 
 
 class CountAnswer(TypedDict):
-    """How many timers match."""
+    """The number of timers that match."""
 
     count: int
 
 
 class WindowAnswer(TypedDict):
-    """How many timers are due from `start_ms` on, for the width of the window."""
+    """The number of timers that are due in the window that starts at `start_ms`."""
 
     start_ms: str
     count: int
 
 
 class HistogramAnswer(TypedDict):
-    """How many timers are due when; windows without any are left out."""
+    """The number of timers in each time window. Windows without timers are omitted."""
 
     width_ms: str
     count: int
@@ -381,10 +390,10 @@ class HistogramAnswer(TypedDict):
 
 
 class LatenessAnswer(TypedDict):
-    """How late deliveries were stored since the start: each figure is at most what is said, in milliseconds.
+    """The lateness of deliveries since the start, as upper bounds in milliseconds.
 
-    A timer that was set after its due time is late from its setting on. `early_count` is
-    0: nothing is delivered before its time.
+    The lateness of a timer that was set after its due time is measured from the time at which it was set.
+    `early_count` is 0, because the broker delivers no timer before its due time.
     """
 
     delivered: int
@@ -395,14 +404,17 @@ class LatenessAnswer(TypedDict):
 
 
 class DueAnswer(TypedDict):
-    """How many timers are due within a span from now that were not within the span before; null: later."""
+    """The number of timers due within a duration from now, without those of the previous duration.
+
+    Null: later.
+    """
 
     within_ms: str | None
     count: int
 
 
 class SummaryAnswer(TypedDict):
-    """The delayed messages of a broker at a glance."""
+    """A summary of the delayed messages of a broker."""
 
     now_ms: str
     pending: int
@@ -414,11 +426,11 @@ class SummaryAnswer(TypedDict):
 
 
 class VerdictAnswer(TypedDict):
-    """The truth about a verb on a timer: when and at which log offset it ended ("-1": not, or unknown).
+    """The result of a verb on a timer, with the time and log offset of the end ("-1" if none or unknown).
 
-    `due_ms` is when it was due before, "0" if unknown; for MOVED `ended_ms` is its new time.
-    `what` is how it had ended before (cancelled, replaced, moved, delivered, fired, lost) and `note` why, in
-    the words of `/api/explain`; empty where it had not ended.
+    `due_ms` is the due time before the verb, or "0" if it is unknown. For MOVED, `ended_ms` is the new due
+    time. `what` is the earlier end of the timer (cancelled, replaced, moved, delivered, fired, lost) and
+    `note` its reason, in the terms of `/api/explain`. Both are empty if the timer had not ended.
     """
 
     verdict: Literal["CANCELLED", "MOVED", "FIRED", "TOO_LATE", "ALREADY", "NEVER_SET", "FORGOTTEN"]
@@ -431,13 +443,13 @@ class VerdictAnswer(TypedDict):
 
 
 class TimerReceiptAnswer(ReceiptAnswer):
-    """A timer that is set."""
+    """A timer that was set."""
 
     due_ms: str
 
 
 class SetTimersAnswer(TypedDict):
-    """What became of each timer of a batch, in its order."""
+    """The results for the timers of a batch, in order."""
 
     set: int
     refused: int
@@ -445,7 +457,7 @@ class SetTimersAnswer(TypedDict):
 
 
 def timer_shape(timer: PendingTimer) -> TimerAnswer:
-    """Return a delayed message that waits as JSON has it."""
+    """Return a pending delayed message in JSON form."""
     return {
         "message_id": timer.message_id,
         "topic": timer.topic,
@@ -459,19 +471,19 @@ def timer_shape(timer: PendingTimer) -> TimerAnswer:
 
 
 def one_timer_shape(timer: PendingTimer) -> OneTimerAnswer:
-    """Return a delayed message that waits, with its content, as JSON has it."""
+    """Return a pending delayed message with its content in JSON form."""
     message = None if timer.message is None else content_shape(timer.message)
     return {**timer_shape(timer), "note": waiting(timer.moved_because), "message": message}
 
 
 def page_shape(page: TimerPage) -> TimersAnswer:
-    """Return a page of timers as JSON has it."""
+    """Return a page of timers in JSON form."""
     after = None if page.after is None else f"{page.after[0]}:{page.after[1]}"
     return {"timers": [timer_shape(timer) for timer in page.timers], "after": after}
 
 
 def lost_timer_shape(lost: LostTimer, offset_ms: int) -> LostTimerAnswer:
-    """Return a lost timer as JSON has it; the broker's clock is `offset_ms` ahead of real time."""
+    """Return a lost timer in JSON form. The clock of the broker is `offset_ms` ahead of real time."""
     return {
         "timer_offset": str(lost.timer_offset),
         "topic": lost.topic,
@@ -481,7 +493,7 @@ def lost_timer_shape(lost: LostTimer, offset_ms: int) -> LostTimerAnswer:
 
 
 def damaged_shape(found: Damaged) -> DamagedPartAnswer:
-    """Return a damaged part of the store as JSON has it."""
+    """Return a damaged part of the store in JSON form."""
     return {
         "part": found.part,
         "path": found.path,
@@ -492,7 +504,7 @@ def damaged_shape(found: Damaged) -> DamagedPartAnswer:
 
 
 def verdict_shape(verdict: TimerVerdict, what: str, note: str) -> VerdictAnswer:
-    """Return a verdict as JSON has it."""
+    """Return a verdict in JSON form."""
     return {
         "verdict": verdict.verdict.value,
         "message_id": verdict.message_id,
@@ -505,19 +517,19 @@ def verdict_shape(verdict: TimerVerdict, what: str, note: str) -> VerdictAnswer:
 
 
 def timer_receipt_shape(receipt: SendReceipt, due_ms: int) -> TimerReceiptAnswer:
-    """Return a timer that is set as JSON has it."""
+    """Return a timer that was set in JSON form."""
     return {**receipt_shape(receipt), "due_ms": str(due_ms)}
 
 
 def set_shape(receipt: SendReceipt | TidewheelError, message: Any) -> TimerReceiptAnswer | TidewheelError:
-    """Return a timer of a batch that is set as JSON has it; a refusal as it is."""
+    """Return the result for a timer of a batch in JSON form, or an error unchanged."""
     if isinstance(receipt, TidewheelError):
         return receipt
     return timer_receipt_shape(receipt, message.delivery_ms)
 
 
 def combined(parts: Iterable[Lateness]) -> Lateness:
-    """Return the lateness of several topics as one."""
+    """Return the combined lateness of several topics."""
     whole = Lateness()
     for part in parts:
         whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
@@ -528,7 +540,7 @@ def combined(parts: Iterable[Lateness]) -> Lateness:
 
 
 def lateness_shape(late: Lateness) -> LatenessAnswer:
-    """Return a histogram of lateness as JSON has it."""
+    """Return a histogram of lateness in JSON form."""
     return {
         "delivered": sum(late.counts),
         "p50_ms": at_most_ms(late, 0.50),
@@ -539,7 +551,7 @@ def lateness_shape(late: Lateness) -> LatenessAnswer:
 
 
 def at_most_ms(late: Lateness, share: float) -> int:
-    """Return what lateness a share of the deliveries did not exceed: its bucket's bound, or the latest."""
+    """Return an upper bound of the lateness of a share of the deliveries, from its bucket or the maximum."""
     wanted = ceil(share * sum(late.counts))
     bounds = (*LATENESS_BOUNDS_MS, late.max_ms)
     reached = zip(bounds, accumulate(late.counts), strict=True)
@@ -547,13 +559,13 @@ def at_most_ms(late: Lateness, share: float) -> int:
 
 
 class TimersApi:
-    """The handlers of `/api/timers`, without its tasks."""
+    """The handlers of `/api/timers`, except for tasks."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
 
     async def page(self, request: Request) -> Response:
-        """Show timers that wait."""
+        """List pending timers."""
         query = asked(TimersQuery, request)
         page = await timer_queries.query_page(
             self._live, self._filter(query), cursor_of(query.after), query.limit
@@ -566,7 +578,7 @@ class TimersApi:
         return JSONResponse({"count": await timer_queries.count_timers(self._live, wanted)})
 
     async def histogram(self, request: Request) -> Response:
-        """Count timers by when they are due."""
+        """Count timers by due time."""
         query = asked(HistogramQuery, request)
         width_ms = span_in(query.width, "width")
         if width_ms <= 0:
@@ -582,7 +594,7 @@ class TimersApi:
         return await written({"width_ms": str(width_ms), "count": total, "windows": shapes})
 
     async def damaged(self, request: Request) -> JSONResponse:
-        """Show what was found damaged, and the timers that were lost to it."""
+        """Show damage, and the timers that were lost because of damage."""
         limit = asked(DamagedQuery, request).limit
         core = self._live.core
         lost = core.timer_views.lost()
@@ -590,14 +602,14 @@ class TimersApi:
             "count": len(core.damage),
             "rebuilt": core.statistics.timers_rebuilt,
             "unreadable": len(lost),
-            # core.damage has the newest last, lost the newest first
+            # core.damage is sorted oldest first, lost newest first
             "damage": [damaged_shape(one) for one in list(core.damage)[: -limit - 1 : -1]],
             "timers": [lost_timer_shape(one, self._live.clock.offset_ms) for one in lost[:limit]],
         }
         return JSONResponse(answer)
 
     async def summary(self, request: Request) -> JSONResponse:
-        """Show all timers at a glance."""
+        """Show a summary of all timers."""
         gauges, lateness = self._live.core.gauges(), self._live.core.statistics.lateness
         now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
         answer: SummaryAnswer = {
@@ -612,14 +624,14 @@ class TimersApi:
         return JSONResponse(answer)
 
     async def one(self, request: Request) -> JSONResponse:
-        """Show one timer."""
+        """Show a timer."""
         found = self._live.timer(name_of(asked(TimerQuery, request)))
         if not isinstance(found, TimerVerdict):
             return JSONResponse(one_timer_shape(found))
         return self._told(found, GONE if ended(found) else 404)
 
     async def set(self, request: Request) -> Response:
-        """Set one timer, or a batch of them."""
+        """Set a timer, or a batch of timers."""
         said = await said_by(request)
         if isinstance(said, list):
             raise a_list(NewTimers, "timers")
@@ -635,7 +647,7 @@ class TimersApi:
         name = name_of(wanted)
         verdict = await self._live.call(self._live.core.timers.cancel, name, wanted.reason)
         if wanted.handle and verdict.verdict is Verdict.NEVER_SET:
-            recall = self._live.core.timers.recall  # the handle tells FORGOTTEN apart
+            recall = self._live.core.timers.recall  # the handle distinguishes FORGOTTEN
             verdict = await self._live.call(recall, name.topic, wanted.handle)
         return self._done("cancel", wanted, verdict)
 
@@ -646,7 +658,7 @@ class TimersApi:
         return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms, wanted.reason))
 
     async def fire(self, request: Request) -> JSONResponse:
-        """Deliver a timer's message now."""
+        """Deliver the message of a timer immediately."""
         wanted = await said_as(NamedTimer, request)
         return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted), wanted.reason))
 
@@ -661,7 +673,7 @@ class TimersApi:
         return [*due, {"within_ms": None, "count": max(0, pending - sum(within))}]
 
     async def _set_batch(self, wanted: list[NewTimer]) -> Response:
-        """Set or refuse each timer of a batch, some in a turn of the loop; a flush or two for all."""
+        """Set or refuse each timer of a batch, in several turns of the event loop and one or two flushes."""
         now_ms = self._live.now_ms()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
         receipts = await send_each(self._live, answers)
@@ -671,7 +683,7 @@ class TimersApi:
         return await written({"set": len(shapes) - refused, "refused": refused, "timers": shapes})
 
     def _done(self, verb: str, wanted: NamedTimer, verdict: TimerVerdict) -> JSONResponse:
-        """Answer with a verdict; log a verb that was given a reason."""
+        """Return an answer with a verdict. Log a verb that has a reason."""
         if wanted.reason:
             said = {"verb": verb, "verdict": verdict.verdict.value, "message_id": verdict.message_id}
             log.info("timer verb", **said, reason=wanted.reason)
@@ -679,17 +691,17 @@ class TimersApi:
         return self._told(verdict, VERDICT_STATUSES.get(verdict.verdict, impossible))
 
     def _told(self, verdict: TimerVerdict, status: int) -> JSONResponse:
-        """Answer with a verdict, and with how the timer had ended before."""
+        """Return an answer with a verdict, and with the earlier end of the timer."""
         return JSONResponse(verdict_shape(verdict, *end_of(self._live, verdict)), status_code=status)
 
 
 def ended(verdict: TimerVerdict) -> bool:
-    """Return whether there was such a timer."""
+    """Return whether the timer existed."""
     return verdict.verdict not in (Verdict.NEVER_SET, Verdict.FORGOTTEN)
 
 
 def verb(path: str, handler: Handler, body: type[BaseModel]) -> Operation:
-    """Return a verb on one timer: all of its answers are verdicts."""
+    """Return a verb on a timer, whose answers are all verdicts."""
     answers = {200: VerdictAnswer, 404: VerdictAnswer, 409: VerdictAnswer}
     return Operation("POST", path, handler, answers, bodies=(body,), refusals=(400, 503))
 

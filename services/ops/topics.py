@@ -1,18 +1,19 @@
-"""`/api/topics`: topics listed, shown, created and changed.
+"""The operations of `/api/topics`: topics are listed, shown, created, changed, purged and deleted.
 
-    GET    /api/topics?counts=             every topic, and how many messages it keeps if counts is true
-    POST   /api/topics                     creates one: name, message_type, queue_count
-    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time;
-                                           with oldest=true also when the first message of each was stored
-    PUT    /api/topics/TOPIC               alters one: message_type, queue_count
-    DELETE /api/topics/TOPIC?discard=      deletes one
-    GET    /api/topics/TOPIC/use           the messages, timers, halves, schedules and groups of one
-    POST   /api/topics/TOPIC/purge         discards its messages: discard
+    GET    /api/topics?counts=             lists topics; with counts=true also their numbers of messages
+    POST   /api/topics                     creates a topic: name, message_type, queue_count
+    GET    /api/topics/TOPIC?since_ms=     shows a topic with the first and next offsets of its queues, and
+                                           the offsets at a time; with oldest=true also the time at which the
+                                           first message of each queue was stored
+    PUT    /api/topics/TOPIC               alters a topic: message_type, queue_count
+    DELETE /api/topics/TOPIC?discard=      deletes a topic
+    GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a topic
+    POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard
 
-A change that would lose something is refused (409), unless `discard` allows it to lose unfinished messages;
-timers, halves and schedules have to be ended first (`services.broker.topic_changes`).
+A change that would discard data is refused (409). `discard` permits a change that discards unfinished
+messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`).
 
-A topic's messages are in `services.ops.messages`, its check-backs in `services.ops.transactions`.
+The messages of a topic are in `services.ops.messages`, and its check-backs in `services.ops.transactions`.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ class OneTopicQuery(Nothing):
 
 
 def topic_of(live: LiveBroker, request: Request) -> Topic:
-    """Return the topic in a request's path; raise `TopicNotFound`."""
+    """Return the topic in the path of a request. Raise `TopicNotFound`."""
     return live.core.topics.get(request.path_params["topic"])
 
 
 class ChangedTopic(BaseModel):
-    """The new settings of a topic; those that are not given remain."""
+    """The new settings of a topic. Omitted settings remain unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -95,7 +96,7 @@ class DeletionQuery(Nothing):
 
 
 class TopicAnswer(TypedDict):
-    """Add a topic."""
+    """A topic with its type and its number of queues."""
 
     name: str
     message_type: str
@@ -103,29 +104,36 @@ class TopicAnswer(TypedDict):
 
 
 class ListedTopicAnswer(TopicAnswer):
-    """A topic; `message_count`, if it was asked for: messages in its queues, received or not."""
+    """A topic.
+
+    `message_count` is the number of messages in its queues, received or not, if it was requested.
+    """
 
     message_count: NotRequired[int]
 
 
 class RetentionAnswer(TypedDict):
-    """Limits of the log, which all topics share; null: none. Without any nothing is deleted."""
+    """The limits of the log, which apply to all topics. A limit that is null does not exist.
+
+    Without limits, no part of the log is deleted.
+    """
 
     age_ms: str | None
     log_bytes_max: str | None
 
 
 class TopicsAnswer(TypedDict):
-    """Every topic, by name."""
+    """All topics, sorted by name."""
 
     topics: list[ListedTopicAnswer]
     retention: RetentionAnswer
 
 
 class QueueAnswer(TypedDict):
-    """A queue: its first and its next offset, and the first one since a time if that was asked for.
+    """A queue with its first and next offsets, and the first offset since a time if it was requested.
 
-    `oldest_ms`, if asked for: when its first message was stored, null if it has none.
+    `oldest_ms`, if it was requested, is the time at which the first message was stored, or null for an empty
+    queue.
     """
 
     queue_id: int
@@ -144,7 +152,7 @@ class OneTopicAnswer(TopicAnswer):
 
 
 class GroupUseAnswer(TypedDict):
-    """A group of a topic: its unfinished messages of the topic, and its dead letters of any topic."""
+    """A group of a topic, with its unfinished messages of the topic, and its dead letters of any topic."""
 
     group: str
     unfinished: int
@@ -152,7 +160,7 @@ class GroupUseAnswer(TypedDict):
 
 
 class TopicUseAnswer(TopicAnswer):
-    """A topic and what a change of it concerns."""
+    """A topic, and the objects that a change of the topic affects."""
 
     messages: int
     unfinished: int
@@ -163,7 +171,7 @@ class TopicUseAnswer(TopicAnswer):
 
 
 def topic_shape(topic: Topic) -> TopicAnswer:
-    """Return a topic as JSON has it."""
+    """Return a topic in JSON form."""
     return {
         "name": topic.name,
         "message_type": topic.message_type.value,
@@ -172,12 +180,12 @@ def topic_shape(topic: Topic) -> TopicAnswer:
 
 
 def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
-    """Return a queue's first and next offset as JSON has them."""
+    """Return the first and next offsets of a queue in JSON form."""
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
 
 
 def use_shape(use: TopicUse) -> TopicUseAnswer:
-    """Return the use of a topic as JSON has it."""
+    """Return the use of a topic in JSON form."""
     return {
         **topic_shape(use.topic),
         "messages": use.messages,
@@ -216,7 +224,7 @@ class TopicsApi:
         return JSONResponse(topic_shape(topic), status_code=201)
 
     async def topic(self, request: Request) -> Response:
-        """Show a topic and its queues, each with its first offset since `since_ms`, if that is given."""
+        """Show a topic and its queues, each with its first offset since `since_ms` if it is given."""
         topic, query = topic_of(self._live, request), asked(OneTopicQuery, request)
         queue_range = self._live.core.finding.queue_range
         queues = [
@@ -233,7 +241,7 @@ class TopicsApi:
         return await written({**topic_shape(topic), **more, "queues": queues}, pauses=pauses)
 
     async def use(self, request: Request) -> Response:
-        """Show what a change of a topic concerns."""
+        """Show the objects that a change of a topic affects."""
         use = self._live.query(self._live.core.topic_changes.use, request.path_params["topic"])
         return await written(use_shape(use))
 
@@ -257,7 +265,7 @@ class TopicsApi:
         return await written(use_shape(changed.use))
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic, after the messages that are being stored."""
+        """Delete a topic after all pending sends to the topic have been stored."""
         query, name = asked(DeletionQuery, request), request.path_params["topic"]
         await self._live.wait_until_all_durable()
         delete = partial(self._live.core.topic_changes.delete, discard=query.discard)

@@ -1,15 +1,16 @@
-"""`/api/transactions`: half messages looked at, asked about, and resolved by hand.
+"""The operations of `/api/transactions`: halves are listed, shown, checked and resolved.
 
-    GET  /api/transactions              those open or expired, the oldest first: state, topic, older-than, key
-    GET  /api/transactions/summary      how many, how old, what has ended
-    GET  /api/transactions/log          what producers were asked, and what they said: topic
-    GET  /api/transactions/producers    who can be asked: topic
-    GET  /api/transactions/ID           one, however it ended, with its message and questions
-    POST /api/transactions/ID/check     asks a producer now, whatever the schedule says
-    POST /api/transactions/ID/resolve   {"resolution": "COMMIT" or "ROLLBACK", "reason": ...}: ends it by hand
-    PUT  /api/topics/TOPIC/check-back   how its halves are asked about; {} for the broker's settings
+    GET  /api/transactions              lists open or expired halves, oldest first: state, topic, older-than,
+                                        key
+    GET  /api/transactions/summary      shows numbers, ages, and the numbers of ended transactions
+    GET  /api/transactions/log          lists check-backs with their answers: topic
+    GET  /api/transactions/producers    lists the producers that can be sent check-backs: topic
+    GET  /api/transactions/ID           shows a transaction in any state, with its message and check-backs
+    POST /api/transactions/ID/check     sends a check-back immediately, regardless of its due time
+    POST /api/transactions/ID/resolve   {"resolution": "COMMIT" or "ROLLBACK", "reason": ...}: ends it
+    PUT  /api/topics/TOPIC/check-back   sets the check-back policy of a topic; {} for the broker's settings
 
-With `key` (which needs `topic`) halves are found however they ended, the newest first.
+With `key` (which requires `topic`), halves in any state are found, newest first.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ID: Final = re.compile("[0-9A-Fa-f]{24}")
 
 
 class HalvesQuery(Nothing):
-    """Which half messages: those open or expired, or of one state only."""
+    """The conditions on half messages, which are open or expired, or in the given state."""
 
     state: Literal["OPEN", "EXPIRED", ""] = ""
     topic: str = ""
@@ -60,20 +61,20 @@ class HalvesQuery(Nothing):
 
 
 class QuestionsQuery(Nothing):
-    """Which questions."""
+    """The topic of the check-backs."""
 
     topic: str = ""
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
 class ProducersQuery(Nothing):
-    """Of which topic."""
+    """The topic of the producers."""
 
     topic: str = ""
 
 
 class NewResolution(BaseModel):
-    """How an operator ends a transaction, and why."""
+    """The end that an operator selects for a transaction, and the reason."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,7 +83,7 @@ class NewResolution(BaseModel):
 
 
 class NewCheckBack(BaseModel):
-    """How a topic's half messages are asked about; without any of them as the broker's settings say."""
+    """The check-back policy of a topic. If all fields are omitted, the settings of the broker apply."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -92,7 +93,7 @@ class NewCheckBack(BaseModel):
     count_max: int | None = Field(None, ge=1)
 
     def policy(self, settings: CheckBackPolicy) -> CheckBackPolicy | None:
-        """Return the policy, with what is not given as it is in the settings."""
+        """Return the policy, in which omitted fields have the values of the settings."""
         given = self.model_dump(exclude_none=True)
         if not given:
             return None
@@ -101,13 +102,16 @@ class NewCheckBack(BaseModel):
 
 
 def id_of(request: Request) -> str:
-    """Return the transaction id in a request's path."""
+    """Return the transaction id in the path of a request."""
     transaction_id: str = request.path_params["id"]
     return transaction_id.upper() if _ID.fullmatch(transaction_id) else transaction_id
 
 
 class QuestionAnswer(TypedDict):
-    """What a producer was asked; `client_id` is empty when nobody was there, `answer` until there is one."""
+    """A check-back.
+
+    `client_id` is empty if no producer was connected, and `answer` is empty without an answer.
+    """
 
     transaction_id: str
     topic: str
@@ -118,16 +122,17 @@ class QuestionAnswer(TypedDict):
 
 
 class LateAnswer(TypedDict):
-    """An end that a producer asked for when its half had expired."""
+    """An end that a producer requested after its half had expired."""
 
     asked_for: str
     at_ms: str
 
 
 class HalfAnswer(TypedDict):
-    """A half message and what has become of it.
+    """A half message and its state.
 
-    `answers` counts what producers said when asked; `producers` is how many can be asked now.
+    `answers` is the number of answers to check-backs. `producers` is the number of producers that can be sent
+    check-backs.
     """
 
     transaction_id: str
@@ -152,21 +157,21 @@ class HalfAnswer(TypedDict):
 
 
 class OneHalfAnswer(HalfAnswer):
-    """The same with what the message says, and every question that is remembered."""
+    """A half message with its content and all stored check-backs."""
 
     message: ContentAnswer
     questions: list[QuestionAnswer]
 
 
 class HalvesAnswer(TypedDict):
-    """Half messages, the oldest first; `after` asks for the next ones, if there are more."""
+    """Half messages, oldest first. `after` is the position of the next page, if there is one."""
 
     transactions: list[HalfAnswer]
     after: str | None
 
 
 class TransactionsSummaryAnswer(TypedDict):
-    """How many are open and expired, the age of the oldest open one, and what has ended since the start."""
+    """The numbers of open, expired and ended halves, and the age of the oldest open half."""
 
     open: int
     expired: int
@@ -178,13 +183,13 @@ class TransactionsSummaryAnswer(TypedDict):
 
 
 class QuestionsAnswer(TypedDict):
-    """Questions, the newest first."""
+    """Check-backs, newest first."""
 
     questions: list[QuestionAnswer]
 
 
 class ProducerAnswer(TypedDict):
-    """A client that produces to a topic, and whether it can be asked now."""
+    """A producer of a topic, and whether it can be sent check-backs."""
 
     topic: str
     client_id: str
@@ -192,16 +197,16 @@ class ProducerAnswer(TypedDict):
 
 
 class ProducersAnswer(TypedDict):
-    """Producers by topic, in the order in which they are asked."""
+    """Producers by topic, in the order in which check-backs are sent to them."""
 
     producers: list[ProducerAnswer]
 
 
 class EndedAnswer(TypedDict):
-    """A transaction that has ended as asked, now or before.
+    """A transaction that has ended as requested, by this call or before.
 
-    `verdict` is null unless its message carries a verb on a timer; `replaced_offset` is the log offset of the
-    timer whose place its message took, if it took one.
+    `verdict` is null unless its message contains a verb on a timer. `replaced_offset` is the log offset of
+    the timer that its message replaced, or null.
     """
 
     transaction_id: str
@@ -212,7 +217,7 @@ class EndedAnswer(TypedDict):
 
 
 class CheckBackAnswer(TypedDict):
-    """How a topic's half messages are asked about; empty of times where the broker's settings hold."""
+    """The check-back policy of a topic. Fields for which the settings of the broker apply are null."""
 
     topic: str
     immunity_ms: int | None
@@ -222,7 +227,7 @@ class CheckBackAnswer(TypedDict):
 
 
 def half_shape(view: HalfView, questions: list[CheckBackEntry], producers: int) -> HalfAnswer:
-    """Return a half as JSON has it."""
+    """Return a half in JSON form."""
     answers: dict[str, int] = {}
     for one in questions:
         answer = one.answer or ("no answer" if one.client_id else "nobody to ask")
@@ -251,7 +256,7 @@ def half_shape(view: HalfView, questions: list[CheckBackEntry], producers: int) 
 
 
 def one_half_shape(view: HalfView, questions: list[CheckBackEntry], producers: int) -> OneHalfAnswer:
-    """Return a half with its message and questions as JSON has it."""
+    """Return a half with its message and check-backs in JSON form."""
     assert view.message is not None
     return {
         **half_shape(view, questions, producers),
@@ -261,7 +266,7 @@ def one_half_shape(view: HalfView, questions: list[CheckBackEntry], producers: i
 
 
 def question_shape(question: CheckBackEntry) -> QuestionAnswer:
-    """Return a question as JSON has it."""
+    """Return a check-back in JSON form."""
     return {
         "transaction_id": question.transaction_id,
         "topic": question.topic,
@@ -273,12 +278,12 @@ def question_shape(question: CheckBackEntry) -> QuestionAnswer:
 
 
 def producer_shape(view: ProducerView) -> ProducerAnswer:
-    """Return a producer as JSON has it."""
+    """Return a producer in JSON form."""
     return {"topic": view.topic, "client_id": view.client_id, "is_connected": view.is_connected}
 
 
 def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> EndedAnswer:
-    """Return an end as JSON has it; `before` is the half as it was, with its message."""
+    """Return the end of a transaction in JSON form. `before` is the half before the end, with its message."""
     verdict = replaced_offset = None
     if before.due_ms is not None or (before.message and verb_properties.has_verb(before.message)):
         ended = live.query(live.core.half_views.get_half, receipt.transaction_id)
@@ -293,7 +298,7 @@ def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> Ende
 
 
 def check_back_shape(topic: Topic) -> CheckBackAnswer:
-    """Return a topic's check-backs as JSON has them."""
+    """Return the check-back policy of a topic in JSON form."""
     policy = topic.check_back
     return {
         "topic": topic.name,
@@ -305,7 +310,7 @@ def check_back_shape(topic: Topic) -> CheckBackAnswer:
 
 
 def number(value: int, nothing: int) -> str | None:
-    """Return a number as JSON has it, None for `nothing`, the number that stands for none."""
+    """Return a number in JSON form, or None for the number `nothing`."""
     return None if value == nothing else str(value)
 
 
@@ -316,7 +321,7 @@ class TransactionsApi:
         self._live, self._transactions = live, live.transactions
 
     async def page(self, request: Request) -> Response:
-        """List half messages that are open or have expired."""
+        """List half messages that are open or expired."""
         query = asked(HalvesQuery, request)
         if query.key:
             return await written({"transactions": self._shapes(self._of_key(query)), "after": None})
@@ -342,30 +347,30 @@ class TransactionsApi:
         return JSONResponse(answer)
 
     async def questions(self, request: Request) -> JSONResponse:
-        """List what producers were asked and what they said."""
+        """List check-backs and their answers."""
         query = asked(QuestionsQuery, request)
         found = self._transactions.log.newest_check_backs(query.topic, query.limit)
         return JSONResponse({"questions": [question_shape(one) for one in found]})
 
     async def producers(self, request: Request) -> JSONResponse:
-        """List who can be asked."""
+        """List the producers that can be sent check-backs."""
         topic = asked(ProducersQuery, request).topic
         return JSONResponse(
             {"producers": [producer_shape(one) for one in self._transactions.producers(topic)]}
         )
 
     async def one(self, request: Request) -> JSONResponse:
-        """Show one half message."""
+        """Show a half message."""
         view = self._live.query(self._live.core.half_views.get_half, id_of(request))
         questions = [*self._transactions.log.check_backs_of(view.transaction_id)]
         return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
     async def check(self, request: Request) -> JSONResponse:
-        """Ask a producer now."""
+        """Send a check-back to a producer immediately."""
         return JSONResponse(question_shape(self._transactions.check(id_of(request))))
 
     async def resolve(self, request: Request) -> JSONResponse:
-        """End a transaction by hand."""
+        """End a transaction as an operator."""
         wanted = await said_as(NewResolution, request)
         before = self._live.query(self._live.core.half_views.get_half, id_of(request))
         receipt = await self._transactions.resolve(id_of(request), wanted.resolution, wanted.reason)
@@ -378,7 +383,7 @@ class TransactionsApi:
         return JSONResponse(ended_shape(self._live, before, receipt))
 
     async def set_check_back(self, request: Request) -> JSONResponse:
-        """Say how a topic's half messages are asked about."""
+        """Set the check-back policy of a topic."""
         wanted = await said_as(NewCheckBack, request)
         policy = wanted.policy(self._live.settings.check_back)
         set_check_back = self._live.core.transactions.set_check_back
@@ -401,7 +406,7 @@ class TransactionsApi:
         return (half_shape(one, [*log.check_backs_of(one.transaction_id)], there[one.topic]) for one in views)
 
     def _connected(self) -> Counter[str]:
-        """Count the producers of each topic that can be asked."""
+        """Count the producers of each topic that can be sent check-backs."""
         return Counter(one.topic for one in self._transactions.producers("") if one.is_connected)
 
 

@@ -1,13 +1,14 @@
-"""`GET /api/whoami`: the caller of a request and its rights; any token may ask.
+"""The operation `GET /api/whoami`, which returns the caller of a request and its rights for any token.
 
-    caller                                     user   has_all_rights   token   rules
-    a user's token                             name   false            its     the user's
-    the administrator's token (--http-token)   null   true             null    none
-    no token is asked for                      null   true             null    none
+    caller                                     user   has_all_rights   token       rules
+    a user's token                             name   false            the token   the user's
+    the administrator's token (--http-token)   null   true             null        none
+    no authentication                          null   true             null        none
 
-`is_administrator`: the caller may use the operations on the whole broker (`needs.WHOLE_BROKER`), either with
-all rights or as a user with `admin` on all topics and groups. Rules are the caller's own, so a page can show
-what they allow; the decision is made again at each request. Cost: one shape for each of the user's rules.
+`is_administrator` is whether the caller may use the operations on the whole broker (`needs.WHOLE_BROKER`),
+either with all rights or as a user with `admin` on all topics and groups. The rules of the caller are
+returned so that a page can show the permitted operations. Each request is still authorized separately. Cost:
+the conversion of each rule of the user.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from services.ops.operation import Operation
 
 
 class OwnTokenAnswer(TypedDict):
-    """The token of this request; it is void from `expires_ms` on, null: once it is revoked."""
+    """The token of the request. The token expires at `expires_ms`, or never if `expires_ms` is null."""
 
     id: str
     made_ms: str
@@ -35,9 +36,9 @@ class OwnTokenAnswer(TypedDict):
 
 
 class WhoamiAnswer(TypedDict):
-    """The caller: a user with its token and rules, or (null) the administrator.
+    """The caller, which is a user with its token and rules, or null for the administrator.
 
-    `is_asked`: whether HTTP asks callers for a token. `is_administrator`: whether the caller may use the
+    `is_asked` is whether HTTP requires a token. `is_administrator` is whether the caller may use the
     operations on the whole broker.
     """
 
