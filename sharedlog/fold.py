@@ -4,18 +4,19 @@ A reader applies the records of the log in order. Each record changes the right 
 or is ignored. Readers do not communicate with each other. All readers that have applied the log up to the
 same record have the same state.
 
-    right to write    the holder of the newest EPOCH; later records of other writers are dead
-    acceptance        BYTES of that holder, in order; a flush is accepted when its last record has been read
-    halt              caused by a record that no legitimate writer can have appended after the records read,
-                      because the engine has lost, duplicated or changed a record, or two histories meet.
-                      The fold does not guess which record is correct
+    right to write    belongs to the holder of the newest EPOCH. Later records of other writers are dead
+    acceptance        applies to BYTES of that holder, in order. A flush is accepted when its last record has
+                      been read
+    halt              caused by a record that no legitimate writer can have appended after the records read.
+                      The engine has lost, duplicated or changed a record, or has merged two histories. The
+                      fold does not try to determine which record is correct
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
     GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS has
-    the outcome "already had" if its beginning is the same (cluster ids are unique), or else halts the fold
+    the outcome "already had" if it has the same beginning, and otherwise halts the fold
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -26,8 +27,8 @@ same record have the same state.
             at a position of the history, same chain        new epoch; an unfinished flush is dropped
             anything else                                   HALT: the candidate has another history
     BEAT    begins after the end, or the gathered bytes     HALT: bytes are missing
-            at the end of the history, same chain           a sign of life; may replace facts of the
-                                                            EPOCH (`update_leader_facts`)
+            at the end of the history, same chain           alive: the leader is active; may replace
+                                                            facts of the EPOCH (`update_leader_facts`)
             at an earlier position in the same epoch, same  already had: the engine duplicated a record
             chain
             anything else                                   HALT, but not while a flush is unfinished
@@ -40,7 +41,7 @@ When an engine returns two records with the same offset, the second record is sk
 and halts the fold if its CRC-32 differs. A record with a lower offset than the last record halts the fold.
 
 Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
-and halts the fold at the fourth mismatch. After a halt, the fold accepts no further records.
+and halts the fold at the fourth CRC mismatch. After a halt, the fold accepts no further records.
 
 Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time for each record. Memory: 1 MB for positions,
 plus the records of an unfinished flush. Weak spot: no reader can distinguish records lost at the end of the

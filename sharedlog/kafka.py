@@ -1,9 +1,9 @@
 """A shared log in Apache Kafka, stored in a topic with one partition.
 
-    append_if       sends records to the partition leader, one after the other; each answer has the offset
-    read            returns the records from an offset on, or nothing if the leader reports the end of the log
-    trim            deletes records, exactly up to the offset
-    check_settings  reports settings under which Kafka would lose, truncate or change accepted records
+    append_if       sends records to the partition leader, one at a time; each response contains the offset
+    read            returns records starting at an offset, or none at the end of the log
+    trim            deletes all records before an offset
+    check_settings  reports settings under which Kafka could lose, truncate or change accepted records
 
 Rules
 1. Kafka does not compare heads, so a concurrent append by another node does not make an append fail. The

@@ -1,7 +1,7 @@
 """A sink over a shared log, in which a flush is durable when the shared log has accepted it.
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
-    beat     a BEAT, if nothing else was written for a while: a sign of life, and a proof of leadership
+    beat     appends a BEAT if no other record was written for a while. The BEAT proves that this node leads
 
 Rules
 1. An append first writes the records to the local segments, without a sync, and then waits for the commit of

@@ -1,6 +1,6 @@
-"""What only the HTTP port refuses; `services/ops/statuses.py` says what each error is there.
+"""The errors that only the HTTP port raises. `services/ops/statuses.py` defines their statuses.
 
-`tidewheel/errors.py` has the families of errors and their rules.
+`tidewheel/errors.py` defines the families of errors and their rules.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def check_json(request: Request) -> None:
         raise BodyNotJson(f"Its content-encoding is {coding[:100]!r}: send it as it is, without one.")
     media_type = declared.partition(";")[0].strip().lower()
     if is_raw(request.method, request.url.path):
-        # Other types, and a custom header field, make the browser send a preflight.
+        # For other types, and for custom header fields, the browser sends a preflight.
         if media_type in ("", *SENT_BY_PAGES) and VERSION_HEADER not in headers:
             raise BodyNotJson(
                 f"Its content-type is {declared[:100]!r}, which any web page can send. Say"

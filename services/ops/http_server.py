@@ -60,7 +60,7 @@ class HttpServer(uvicorn.Server):
         self._addresses: Counter[str] = Counter()
         config = uvicorn.Config(
             Answered(app),
-            http=self._protocol,  # type: ignore[arg-type]  # whatever makes a protocol will do
+            http=self._protocol,  # type: ignore[arg-type]  # uvicorn accepts any protocol factory
             ws="none",
             lifespan="off",
             log_config=None,
@@ -123,7 +123,7 @@ class HttpConnection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
 
-    # uvicorn's protocol takes a transport of TCP alone, where asyncio's takes any.
+    # uvicorn's protocol accepts only a TCP transport, but asyncio's accepts any transport.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, unless there are too many connections."""
         super().connection_made(transport)

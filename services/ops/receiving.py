@@ -252,7 +252,7 @@ class ReceivingApi:
             answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer
-        except ResultUnknown:  # the caller asked for no write
+        except ResultUnknown:  # a receive requests no write
             check_serves(self._live)
             raise
         finally:
