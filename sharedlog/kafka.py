@@ -171,7 +171,7 @@ class KafkaLog:
         self._is_doubtful = False
         """Whether the last record must be read again before reading continues."""
         self._known_end = 0
-        """The highest end of the log that an append or a read has returned."""
+        """The highest known end of the log."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
         """The time of the first "unknown topic" answer after the last successful answer, or None."""
