@@ -1,14 +1,15 @@
 """Leadership over a shared log: candidacy, confirmation from the log, writing, and proof of each append.
 
-    candidacy   read to the end, append an EPOCH with a newly drawn holder, and read up to the EPOCH. The
-                holder of the newest EPOCH in the log leads. Then read the last record before the EPOCH again:
-                if the engine has lost its end and grown again, the record is different
-    writing     a flush is one or more BYTES, of which the last is marked; only one flush is in flight
-    proof       an answer of the engine proves only the following:
+    candidacy   A candidate reads to the end of the log, appends an EPOCH with a new random holder, and reads
+                up to the EPOCH. The holder of the newest EPOCH in the log is the leader. The candidate then
+                reads the last record before the EPOCH again. This record is different if the engine has lost
+                the end of the log and new records were appended
+    writing     A flush consists of one or more BYTES, the last of which is marked. One flush is in flight
+    proof       An answer of the engine permits only the following conclusions:
 
                 answer                                   conclusion
                 success at the expected offset           accepted, as no other node has written in between
-                success at another or unknown offset     none: append a BEAT, read up to it, check the fold
+                success at another or unknown offset     none: append a BEAT, read it, and check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
 A leader that steps down no longer answers calls from its tables, because they may contain records that were

@@ -28,7 +28,7 @@ packets. `give_up` terminates all calls in progress when the node shuts down.
 that is down.
 
 A standby that was promoted without the last rows has an older history. Therefore, after each connect, the
-adapter reads the newest record that it has read or appended again. `Halted` is raised if the record differs.
+adapter verifies the newest record that it has read or appended. `Halted` is raised if the record differs.
 `Halted` is also raised if the log ends before the record for `LOST_SECONDS`. The delay allows a standby to
 replay the missing records.
 
@@ -249,8 +249,7 @@ class PostgresLog:
         """The offset up to which partitions exist, minus one partition reserved for appends of other nodes.
         """
         self._has_lax_commits = self._is_void = False
-        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session.
-        """
+        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session."""
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
@@ -375,8 +374,8 @@ class PostgresLog:
     def trim(self, offset: int) -> None:
         """Drop the partitions that end at or before `offset`.
 
-        Raise `Unknown`, and drop no partition, if another session such as a dump reads the log, because
-        appends would wait for this session.
+        Raise `Unknown` if another session such as a dump reads the log, because appends would wait for this
+        session.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
