@@ -13,7 +13,7 @@
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
     system        internal topics, for users and rules (TW_SYS_AUTH), for operators' acts
-                  (TW_SYS_JOURNAL), and of RocketMQ
+                  (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
 A message of any kind that carries a cancel also ends a timer. TW_CANCELS contains the timer's offset, a
 space, and the due time. A delivered message may contain the TW_CANCELS of its timer record, whose cancel was
@@ -46,6 +46,7 @@ RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
 EPOCH_TOPIC: Final = "TW_SYS_EPOCH"
 AUTH_TOPIC: Final = "TW_SYS_AUTH"
 JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
+TASK_TOPIC: Final = "TW_SYS_TASK"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 """The prefix of the name of a dead letter topic, before the group."""

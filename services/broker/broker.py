@@ -90,6 +90,7 @@ from services.broker.spine.values import (
     Warn,
 )
 from services.broker.start_damage import clip_to_cut, report_startup_damage
+from services.broker.task_items import TaskItems
 from services.broker.timers import timer_facts
 from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.mending import CheckJob, RepairJob, TimerRepair
@@ -150,6 +151,7 @@ class Broker:
         self._create_storing_parts(settings, now_ms)
         self._create_delivering_parts(settings, subscriptions)
         self.journal = Journal(self.store, self._reading)
+        self.task_items = TaskItems(self.store, self._reading)
         self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._build_appliers(), self._build_publishers()

@@ -1,7 +1,7 @@
 """`/tasks`: work over many timers or dead letters: how far it is, how it ended, and its stop.
 
     /tasks       the tasks since the broker's start, those that run first
-    /tasks/one   one, with its filter's result by verdict, and the form that stops it
+    /tasks/one   one, with its filter's result by verdict, its items, and the form that stops it
 
 The broker keeps tasks in memory. A restart stops a task; its changes remain.
 """
@@ -19,6 +19,7 @@ KINDS: Final = {"timers": "timers", "dead-letters": "dead letters"}
 """The kinds of tasks, as in the paths of the HTTP interface, and their items."""
 RUNNING: Final = "running"
 EVERY_MS: Final = 2_000
+ITEMS: Final = 50
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -31,7 +32,10 @@ def read(broker: Api, asked: Asked) -> Model:
 def read_one(broker: Api, asked: Asked) -> Model:
     """Return one task."""
     kind, task_id = name_of(asked)
-    return {"task": of_kind(broker.get(kind, "tasks", task_id), kind)}
+    task = of_kind(broker.get(kind, "tasks", task_id), kind)
+    page = broker.get(kind, "tasks", task_id, "items", **asked.given("after"), limit=ITEMS)
+    more = {"kind": kind, "id": task_id, "after": page["after"]}
+    return {"task": task, "items": page["items"], "next": urlencode(more) if page["after"] else ""}
 
 
 def stop(broker: Api, asked: Asked) -> Done:

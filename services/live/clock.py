@@ -51,6 +51,7 @@ from services.broker.spine.values import (
     TimerPage,
     TimerVerdict,
 )
+from services.broker.task_items import DoneItem, ItemsPage
 from services.live.errors import WrongClock
 from services.live.jumps import ClockSteps
 from tidewheel import property_names
@@ -273,6 +274,8 @@ _RUNS: Final = _shift_fields("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     StoredEntry: _shift_fields("store_ms"),
     JournalPage: _shift_inside("entries"),
+    DoneItem: _shift_fields("store_ms"),
+    ItemsPage: _shift_inside("items"),
     Message: _shift_message,
     Delivery: _shift_delivery,
     PendingTimer: _shift_fields("due_ms", "stored_ms"),

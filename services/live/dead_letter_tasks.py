@@ -21,6 +21,7 @@ from enum import Enum
 from commitlog import limits
 from services.broker.groups.group_values import DeadLetter
 from services.broker.spine.errors import GroupNotFound
+from services.broker.task_items import TaskItem
 from services.live import dead_letters
 from services.live.dead_letters import DeadLetterFilter
 from services.live.tasks import Task, Tasks
@@ -105,7 +106,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
-        task.by_verdict.update(await asyncio.gather(*(self._verb(task.order, one, back) for one in found)))
+        await self._gather(task, ((_item(one), self._verb(task.order, one, back)) for one in found))
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 async with asyncio.timeout(left):
@@ -135,3 +136,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         except TidewheelError as error:
             return error.code
         return VERDICTS[order.verb]
+
+
+def _item(dead_letter: DeadLetter) -> TaskItem:
+    return TaskItem(dead_letter.topic, str(dead_letter.queue_offset), dead_letter.message.message_id, "")

@@ -12,6 +12,7 @@ Rules:
 - Every item is counted by its verdict, or by the error code if the operation was refused.
 - A task of a user requires the user's token and rights until its end (`Watch`), like a long poll. When the
   token is revoked, the task finishes the slice under way and stops.
+- The items of each slice are stored with their verdicts (`services.broker.task_items`).
 - Tasks are kept in memory, so a restart stops all tasks. Finished slices are durable, and the remaining items
   are unchanged. The result of an ended task is in the journal, which survives a restart. A task without a
   result in the journal was interrupted by a crash.
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,6 +36,7 @@ import structlog
 
 from commitlog import limits
 from services.broker.journal import Entry
+from services.broker.task_items import ItemsPage, TaskItem
 from services.live.live_broker import LiveBroker
 from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
 
@@ -88,7 +90,8 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    `stop_requested` is set when the task must stop, and `why` is the reason for an early end.
+    `stop_requested` is set when the task must stop, and `why` is the reason for an early end. `first_items` is
+    the offset of the first record of its items, and `items_at` the log offset at which all records are durable.
     """
 
     id: str
@@ -101,6 +104,8 @@ class Task(Generic[Order]):
     ended_ms: int | None = None
     why: str = ""
     stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    first_items: int | None = None
+    items_at: int = 0
 
     @property
     def done(self) -> int:
@@ -173,6 +178,17 @@ class Tasks(ABC, Generic[Order]):
             )
         return task
 
+    def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
+        """Return items of a task, which may have ended before the broker started.
+
+        Raise `NotFound` if the task is unknown and the log has no items of the task.
+        """
+        page = self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
+        if page is not None:
+            return page
+        self.get(task_id)
+        return ItemsPage([], None)
+
     async def stop(self, task_id: str) -> Task[Order]:
         """Stop a task after its current slice; a task that has ended is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
@@ -200,11 +216,33 @@ class Tasks(ABC, Generic[Order]):
     async def _run(self, task: Task[Order]) -> None:
         try:
             await self._work(task)
+            await self._live.wait_until_durable(task.items_at)
         except TidewheelError as error:
             task.why = str(error)
         except Exception as bug:
             task.why = f"it broke: {bug!r}"
             raise
+
+    async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
+        """Wait for the verdicts on the items of a slice, count them, and store the items with them.
+
+        An item whose verb was refused for the whole task has no verdict. Raise the first such error.
+        """
+        slice_ = list(verbs)
+        results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
+        done = [
+            item._replace(verdict=result)
+            for (item, _), result in zip(slice_, results, strict=True)
+            if isinstance(result, str)
+        ]
+        task.by_verdict.update(item.verdict for item in done)
+        if done:
+            add = self._live.core.task_items.add_items
+            added = self._live.decide(add, task.id, self.what, task.first_items, done)
+            task.first_items, task.items_at = added.first, added.durable_at
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
         """Set the final state of a task, and remove its asyncio task."""

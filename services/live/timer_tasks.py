@@ -12,7 +12,6 @@ Cost: each task runs two queries over the matching timers, and holds one page of
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +19,7 @@ from enum import Enum
 from commitlog import limits
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.task_items import TaskItem
 from services.live import timer_queries
 from services.live.tasks import Task, Tasks
 from tidewheel.errors import Busy, TidewheelError
@@ -81,8 +81,8 @@ class TimerTasks(Tasks[TimerOrder]):
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
-            asked = [self._verb(task.order, timer) for timer in timers[first : first + limits.TASK_SLICE]]
-            task.by_verdict.update(await asyncio.gather(*asked))
+            chosen = timers[first : first + limits.TASK_SLICE]
+            await self._gather(task, ((_item(timer), self._verb(task.order, timer)) for timer in chosen))
 
     async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
         """Cancel or move a timer, and return the verdict or the error code."""
@@ -107,3 +107,7 @@ class TimerTasks(Tasks[TimerOrder]):
         if order.verb is TimerVerb.FIRE:
             return self._live.fire_timer(name, order.reason)
         return self._live.move_timer(name, order.due_ms(timer), order.reason)
+
+
+def _item(timer: PendingTimer) -> TaskItem:
+    return TaskItem(timer.topic, timer.timer_key, timer.message_id, "")

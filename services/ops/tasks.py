@@ -3,10 +3,11 @@
     GET    /api/NOUN/tasks      lists the tasks since the start of the broker, newest first
     POST   /api/NOUN/tasks      starts a task, or with `dry_run` counts the items of its filter
     GET    /api/NOUN/tasks/ID   shows the progress of a task; DELETE stops the task
+    GET    /api/NOUN/tasks/ID/items   lists the processed items with their verdicts: after, limit
 
-A task continues after its request. The handlers are the same for each noun. A noun declares a `Bulk` with the
-body that starts a task, the answer that shows a task, and the count of its items (`timer_tasks`,
-`dead_letters`).
+A task continues after its request, and its items are kept after a restart, until retention deletes them. The
+handlers are the same for each noun. A noun declares a `Bulk` with the body that starts a task, the answer
+that shows a task, and the count of its items (`timer_tasks`, `dead_letters`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
+from services.broker.task_items import ItemsPage
 from services.live.live_broker import LiveBroker
 from services.live.tasks import Task, TaskOrder, Tasks
+from services.ops.answers import written
 from services.ops.callers import watch_of
 from services.ops.operation import Operation
-from services.ops.request import NUMBER_MAX, said_as
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX, Nothing, asked, said_as
+from services.times import moments
+from tidewheel.errors import ClientMistake
 
 Order = TypeVar("Order", bound=TaskOrder)
 
@@ -58,6 +63,59 @@ class TaskProgressAnswer(TypedDict):
     started_ms: str
     ended_ms: str | None
     why: str
+
+
+class ItemsQuery(Nothing):
+    """A page of the items of a task."""
+
+    after: str = Field("", description="The value that the previous page returned.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+
+
+class TaskItemAnswer(TypedDict):
+    """An item that a task has handled, with its verdict or the code of the error that refused it.
+
+    `name` is the timer key; for a dead letter its offset; for a message its queue and offset.
+    """
+
+    topic: str
+    name: str
+    message_id: str
+    verdict: str
+    at_ms: str
+
+
+class TaskItemsAnswer(TypedDict):
+    """Items in the order in which the task handled them; `after` asks for the next page, null at the end."""
+
+    items: list[TaskItemAnswer]
+    after: str | None
+
+
+def items_shape(page: ItemsPage) -> TaskItemsAnswer:
+    """Return a page of items as JSON has it."""
+    items: list[TaskItemAnswer] = [
+        {
+            "topic": one.item.topic,
+            "name": one.item.name,
+            "message_id": one.item.message_id,
+            "verdict": one.item.verdict,
+            "at_ms": str(one.store_ms),
+        }
+        for one in page.items
+    ]
+    return {"items": items, "after": None if page.after is None else f"{page.after[0]}:{page.after[1]}"}
+
+
+def place_of(text: str) -> tuple[int, int] | None:
+    """Read where a page of items ends, as `items_shape` wrote it; raise `ClientMistake`."""
+    offset, _, number = text.partition(":")
+    if not text:
+        return None
+    try:
+        return moments.whole_ms(offset), moments.whole_ms(number)
+    except ValueError:
+        raise ClientMistake(f"after is {text[:80]!r}: use the one from the page before.") from None
 
 
 def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
@@ -125,6 +183,12 @@ class TasksApi:
         bulk, tasks = self._noun_of(request)
         return JSONResponse(bulk.shape(tasks.get(request.path_params["id"])))
 
+    async def task_items(self, request: Request) -> Response:
+        """List the items that a task has handled, each with its verdict."""
+        query, (_, tasks) = asked(ItemsQuery, request), self._noun_of(request)
+        page = tasks.read_items(request.path_params["id"], place_of(query.after), query.limit)
+        return await written(items_shape(page))
+
     async def stop_task(self, request: Request) -> JSONResponse:
         """Stop a task."""
         bulk, tasks = self._noun_of(request)
@@ -145,5 +209,13 @@ def operations_of(bulk: Bulk) -> tuple[Operation, ...]:
             refusals=bulk.refusals,
         ),
         Operation("GET", f"{path}/{{id}}", TasksApi.task, one, refusals=(400, 404)),
+        Operation(
+            "GET",
+            f"{path}/{{id}}/items",
+            TasksApi.task_items,
+            {200: TaskItemsAnswer},
+            ItemsQuery,
+            refusals=(400, 404),
+        ),
         Operation("DELETE", f"{path}/{{id}}", TasksApi.stop_task, one, refusals=(400, 404)),
     )

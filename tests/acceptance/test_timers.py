@@ -105,6 +105,30 @@ def test_every_verdict_holds_after_kill_9(broker: Serving) -> None:
     assert [one["timer_key"] for one in broker.ask("GET", "timers")[1]["timers"]] == ["k4", "k5"]
 
 
+def test_what_a_task_has_changed_is_listed_after_kill_9(broker: Serving) -> None:
+    timers = [
+        {"topic": "t", "body": "x", "in": f"{n + 1}h", "timer_key": f"k{n}", "properties": {"n": str(n % 2)}}
+        for n in range(120)
+    ]
+    assert broker.ask("POST", "timers", {"timers": timers})[1]["set"] == 120
+    command = ("timer", "cancel", "--all", "--topic", "t", "--property", "n=1", "--limit", "55")
+    assert broker.run(*command).stdout == "would cancel 55 of 60 timers\n"
+    done = broker.run(*command, "--yes", "--reason", "over").stdout
+    assert done.startswith("done  cancel  55 of 55 (60 match)  CANCELLED 55  task ")
+    task = done.split()[-1]
+    broker.kill()
+    broker.start()
+    assert broker.run("timer", "tasks", task).returncode != 0, "the task itself is gone"
+    listed = broker.run("timer", "tasks", task, "--items", "--json", "--limit", "20")
+    page = json.loads(listed.stdout)
+    assert [one["name"] for one in page["items"]] == [f"k{n}" for n in range(1, 41, 2)]
+    rest = broker.run("timer", "tasks", task, "--items", "--after", page["after"]).stdout.splitlines()
+    assert len(rest) == 36
+    assert rest[0].split() == ["at", "topic", "timer", "key", "id", "verdict"]
+    assert rest[-1].endswith("CANCELLED")
+    assert "k109 " in rest[-1]
+
+
 def test_a_task_that_a_restart_ended_is_said_to_be_gone_and_can_be_begun_again(broker: Serving) -> None:
     for batch in range(5):
         timers = [{"topic": "t", "body": f"{batch}-{n}", "in": "1h"} for n in range(1000)]

@@ -31,7 +31,7 @@ app = typer.Typer(
     "Example: tidewheel dlq redrive shop --rate 50/s",
 )
 
-TASKS = Bulk("dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells)
+TASKS = Bulk("dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells, "offset")
 RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
 SECONDS = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
@@ -180,14 +180,19 @@ def purge(
 def tasks(
     task: bulk.TaskArgument = "",
     stop: bulk.StopOption = False,
+    items: bulk.ItemsOption = False,
+    limit: bulk.ItemsLimitOption = bulk.ITEMS_SHOWN,
+    after: bulk.ItemsAfterOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the tasks over dead letters since the broker's start, or one of them, or stop it.
 
+    With --items, list what a task has changed; this works after a restart, too.
+
     Example: tidewheel dlq tasks 3f2a9c01b7de --stop
     """
-    TASKS.show_tasks(broker_at(http), task, stop, as_json)
+    TASKS.show_tasks(broker_at(http), task, stop, as_json, items, limit, after)
 
 
 def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:

@@ -17,7 +17,7 @@ import typer
 
 from services.cli.terminal import output
 from services.http.api import Api
-from services.times.display import both
+from services.times.display import both, exactly
 from tidewheel.errors import ConfigurationError
 from tidewheel.printable import one_line
 
@@ -25,6 +25,8 @@ Answer = dict[str, Any]
 
 REFUSED: Final = 4
 COUNT_SECONDS: Final = 600
+ITEMS_PAGE: Final = 1_000
+ITEMS_SHOWN: Final = 100
 LOOK_AGAIN_SECONDS = 0.2
 SAY_SECONDS: Final = 10
 """Between two lines about a task where stderr is no terminal, such as a log or a pipe."""
@@ -69,6 +71,13 @@ LimitOption = Annotated[
 ]
 DetachOption = Annotated[bool, many_option("Do not wait for the end of the task.", "--detach")]
 TaskArgument = Annotated[str, typer.Argument(help="The id of a task; default: all tasks.")]
+ItemsOption = Annotated[
+    bool, typer.Option("--items", help="List the items that the task has handled, each with its verdict.")
+]
+ItemsLimitOption = Annotated[int, typer.Option("--limit", help="Largest number of items to list.", min=1)]
+ItemsAfterOption = Annotated[
+    str, typer.Option("--after", help="Continue the items after a page, with the value that it printed.")
+]
 StopOption = Annotated[bool, typer.Option("--stop", help="Stop the task.")]
 
 
@@ -98,6 +107,7 @@ class Bulk:
 
     `resource` is their place under `/api`, `command` the group of commands that has `tasks`, `first` the
     command that starts a task. `columns` and `cells` are what a list of tasks shows between verb and state.
+    `name` is the title of the column with the name of an item.
     """
 
     resource: str
@@ -105,6 +115,7 @@ class Bulk:
     first: str
     columns: tuple[str, ...] = ()
     cells: Callable[[Answer], tuple[str, ...]] = lambda _: ()
+    name: str = "timer key"
 
     def start(self, api: Api, wanted: dict[str, Any], run: Run, counted: Callable[[int], str]) -> None:
         """Count the items of a filter, or start a task over them and follow it to its end.
@@ -126,8 +137,13 @@ class Bulk:
         if task["state"] == "stopped":
             raise typer.Exit(REFUSED)
 
-    def show_tasks(self, api: Api, task: str, stop: bool, as_json: bool) -> None:
-        """Show all tasks, newest first, or one of them; stop that one if asked."""
+    def show_tasks(
+        self, api: Api, task: str, stop: bool, as_json: bool, items: bool, limit: int, after: str
+    ) -> None:
+        """Show all tasks, newest first, or one of them or its items; stop that one if asked."""
+        if items:
+            self._show_items(api, task, stop, as_json, limit, after)
+            return
         if task:
             call = api.delete if stop else api.get
             answer = call(self.resource, "tasks", task)
@@ -147,6 +163,28 @@ class Bulk:
             output.say(
                 f"no tasks since the broker's start. One begins with:  tidewheel {self.command} {self.first}"
             )
+
+    def _show_items(self, api: Api, task: str, stop: bool, as_json: bool, limit: int, after: str) -> None:
+        """Print what a task has changed, the first item first."""
+        if not task or stop:
+            raise ConfigurationError(f"--items lists one task: tidewheel {self.command} tasks ID --items.")
+        found, place = list[Answer](), after
+        while len(found) < limit:
+            wanted: dict[str, object] = {"after": place} if place else {}
+            count = min(limit - len(found), ITEMS_PAGE)
+            page = api.get(self.resource, "tasks", task, "items", limit=count, **wanted)
+            found, place = found + page["items"], page["after"]
+            if place is None:
+                break
+        if as_json:
+            output.print_json({"items": found, "after": place})
+            return
+        if found:
+            output.print_table(("at", "topic", self.name, "id", "verdict"), map(_item_row, found))
+        else:
+            output.say("the task has handled no item")
+        if place is not None:
+            output.say(f"there are more: --after {place}")
 
     def _row(self, task: Answer) -> tuple[str, ...]:
         began = both(int(task["started_ms"]))
@@ -168,6 +206,10 @@ class Bulk:
             raise
         line.end()
         return task
+
+
+def _item_row(item: Answer) -> tuple[str, ...]:
+    return exactly(int(item["at_ms"])), item["topic"], item["name"], item["message_id"], item["verdict"]
 
 
 def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str, str], Any]) -> Answer:

@@ -316,14 +316,19 @@ def fire(
 def tasks(
     task: bulk.TaskArgument = "",
     stop: bulk.StopOption = False,
+    items: bulk.ItemsOption = False,
+    limit: bulk.ItemsLimitOption = bulk.ITEMS_SHOWN,
+    after: bulk.ItemsAfterOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the tasks that --all has begun since the broker's start, or one of them, or stop it.
 
+    With --items, list what a task has changed; this works after a restart, too.
+
     Example: tidewheel timer tasks 3f2a9c01b7de --stop
     """
-    TASKS.show_tasks(broker_at(http), task, stop, as_json)
+    TASKS.show_tasks(broker_at(http), task, stop, as_json, items, limit, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,9 @@ def test_the_first_of_many_are_fired_by_property_and_limit(broker: BrokerProcess
         pass
     assert (task["by_verdict"], task["matched"], task["limit"]) == ({"FIRED": 2}, 3, 2)
     assert browser.model("/timers?topic=mail&view=day")["drawn"] == 2
+    page = f"/tasks/one?kind=timers&id={task['id']}"
+    assert [one["verdict"] for one in browser.model(page)["items"]] == ["FIRED", "FIRED"]
+    assert "FIRED</td>" in browser.open(page).text
 
 
 def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:

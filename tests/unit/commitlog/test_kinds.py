@@ -29,11 +29,12 @@ def rows() -> list[tuple[str, str]]:
 
 def test_architecture_has_a_row_for_each_topic_of_ours_and_for_no_other() -> None:
     named = {name for first, _ in rows() for name in re.findall(r"`([A-Za-z_%]+?)(?:<group>)?`", first)}
-    ours = {*kinds.BY_TOPIC, kinds.AUTH_TOPIC, kinds.JOURNAL_TOPIC}
+    queued = (kinds.HALF_TOPIC, kinds.TIMER_TOPIC, kinds.JOURNAL_TOPIC, kinds.TASK_TOPIC)
+    ours = {*kinds.BY_TOPIC, kinds.AUTH_TOPIC, *queued}
     assert {name for name in named if name.startswith(("TW_SYS_", "RMQ_", "rmq_"))} == ours
     for topic in ours:
         types = {kind for first, kind in rows() if f"`{topic}`" in first}
-        expected = "0" if topic in (kinds.HALF_TOPIC, kinds.TIMER_TOPIC, kinds.JOURNAL_TOPIC) else "12"
+        expected = "0" if topic in queued else "12"
         assert all(one.startswith(expected) for one in types), topic
 
 

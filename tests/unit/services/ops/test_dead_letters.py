@@ -179,6 +179,11 @@ def test_a_task_with_a_limit_takes_the_oldest(at_desk: AtDesk) -> None:
         assert counted == {"dry_run": True, "matched": 6, "limit": 2}
         task = await ended(desk, (await call(desk, "POST", "/tasks", order, 202))["id"])
         assert (task["state"], task["matched"], task["limit"], task["done"]) == ("done", 6, 2, 2)
+        items = (await call(desk, "GET", f"/tasks/{task['id']}/items"))["items"]
+        assert [(one["topic"], one["name"], one["message_id"], one["verdict"]) for one in items] == [
+            ("t", "0", "t-a", "REDRIVEN"),
+            ("t", "1", "t-b", "REDRIVEN"),
+        ]
         assert await keys_of(desk) == [*"cdef"]
         purge = {"verb": "purge", "group": "g", "limit": 9}
         assert (await ended(desk, (await call(desk, "POST", "/tasks", purge, 202))["id"]))["done"] == 4

@@ -42,6 +42,7 @@ GROUPS: list[tuple[str, str, object]] = [
     ("post", "/api/dead-letters/tasks", {"verb": "purge", "group": "g"}),
     ("get", "/api/dead-letters/tasks/none", None),
     ("delete", "/api/dead-letters/tasks/none", None),
+    ("get", "/api/dead-letters/tasks/none/items", None),
 ]
 MISSING = {"receipt_handles": ["t 0 1763700000000 60000 0 0 broker 0 0 0 7"]}
 RECEIVING: list[tuple[str, str, object]] = [
@@ -211,6 +212,9 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         batch = {"timers": [{"topic": "t", "body": "x", "in": "1h"}, {"topic": "t", "body": "", "in": "1h"}]}
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
+        fires = {"verb": "fire", "filter": {"topic": "u"}}
+        await desk.set("u", "1h")
+        shown = await desk.ended((await desk.post("/tasks", fires, 202))["id"])
         half = await desk.send_half("t", "order-9")
         rolled_back, committed = [await desk.send_half("t", key) for key in ("order-1", "order-2")]
         desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
@@ -252,6 +256,8 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/timers/tasks", None),
             ("post", "/api/timers/tasks", count),
             ("get", f"/api/timers/tasks/{task['id']}", None),
+            ("get", f"/api/timers/tasks/{task['id']}/items", None),
+            ("get", f"/api/timers/tasks/{shown['id']}/items", None),
             ("delete", f"/api/timers/tasks/{task['id']}", None),
             ("get", "/api/timers/tasks/none", None),
             ("put", "/api/schedules/daily", recurring | {"topic": "t", "body": "x"}),

@@ -434,6 +434,48 @@ def test_a_task_is_stopped_and_the_rest_waits_on(at_desk: Any) -> None:
     at_desk(scenario)
 
 
+def test_the_items_of_a_task_are_listed_in_its_order_with_their_verdicts(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 180)
+        await desk.set("third", "1h", timer_key="k")
+        wanted = {"verb": "cancel", "filter": {"topic": "third"}}
+        others = [await desk.post("/tasks", wanted | {"filter": {"topic": "even"}}, 202) for _ in range(2)]
+        task = await desk.ended((await desk.post("/tasks", wanted, 202))["id"])
+        for other in others:
+            await desk.ended(other["id"])
+        found, after = [], ""
+        while after is not None:
+            page = await desk.get(f"/tasks/{task['id']}/items", limit=7, after=after)
+            assert len(page["items"]) == 7 or page["after"] is None
+            found, after = found + page["items"], page["after"]
+        assert len(found) == 61
+        assert {(one["topic"], one["verdict"], one["at_ms"]) for one in found} == {
+            ("third", "CANCELLED", str(START_MS))
+        }
+        assert [one["name"] for one in found if one["name"]] == ["k"]
+        ids = [one["message_id"] for one in found]
+        assert len({*ids}) == 61
+        whole = (await desk.get(f"/tasks/{task['id']}/items", limit=1_000))["items"]
+        assert whole == found
+        twice = [one for other in others for one in await items_of(desk, other["id"])]
+        assert sorted({one["verdict"] for one in twice}) == ["ALREADY", "CANCELLED"]
+        assert len(twice) == sum([(await desk.get(f"/tasks/{one['id']}"))["done"] for one in others])
+        none = await desk.ended((await desk.post("/tasks", wanted, 202))["id"])
+        assert await items_of(desk, none["id"]) == []
+        for after in ("then", "1", "1:-2"):
+            await desk.get(f"/tasks/{task['id']}/items", 400, after=after)
+        assert "journal" in (await desk.get("/tasks/none/items", 404))["message"]
+        letters = await desk.http.get(f"/api/dead-letters/tasks/{task['id']}/items")
+        assert letters.status_code == 404, "it is no task over dead letters"
+
+    at_desk(scenario)
+
+
+async def items_of(desk: Any, task_id: str) -> list[Any]:
+    """Return the items of a task."""
+    return list((await desk.get(f"/tasks/{task_id}/items", limit=1_000))["items"])
+
+
 def test_a_task_that_still_counts_is_stopped_before_it_begins(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         await crowd(desk, 300)
