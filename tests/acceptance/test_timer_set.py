@@ -82,6 +82,11 @@ def test_mistakes_end_with_a_sentence(broker: BrokerProcess, tmp_path: Path) -> 
     done = tidewheel("timer", "set", "--from", torn, "--topic", "torn", "--http", broker.http)
     assert re.match(r"[12],000 timers were set, 0 rows", done.stdout), done.stdout
     assert "TW-121" in done.stderr
+    semicolons = tmp_path / "semicolons.csv"
+    semicolons.write_text("body;in\nx;1h\n")
+    refused = tidewheel("timer", "set", "--from", semicolons, "--topic", "t", "--http", broker.http)
+    assert (refused.returncode, refused.stdout) == (2, "0 timers were set, 0 rows were refused\n")
+    assert "separated by semicolons: separate them by commas" in refused.stderr
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "Give rows in UTF-8" in tidewheel("timer", "set", "--from", binary, "--http", broker.http).stderr

@@ -21,7 +21,8 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from hashlib import sha256
@@ -43,6 +44,7 @@ SHOWN_MAX: Final = 100
 """The number of refused rows that are printed; the others are counted."""
 TIMES: Final = ("in", "at", "in_ms", "at_ms")
 _PROPERTY: Final = "properties."
+_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NUMBERS: Final = ("in_ms", "at_ms", "priority")
 _ROW_OF: Final = re.compile(r"messages\.(\d+)")
 
@@ -120,8 +122,13 @@ def rows_of(source: str, format_: Format, topic: str) -> Iterator[Row]:
     """Yield the rows of a file or stdin; raise `InputUnreadable` if it cannot be read."""
     try:
         with opened(source) as file:
-            read = csv_rows if format_ is Format.CSV else json_rows
-            yield from (checked(row, topic) for row in read(file))
+            read, is_empty = csv_rows if format_ is Format.CSV else json_rows, True
+            for row in read(file):
+                is_empty = False
+                yield checked(row, topic)
+            if is_empty:
+                what = "a header and a row for each timer" if format_ is Format.CSV else "one object a line"
+                raise InputUnreadable(f"{source} has no rows. Give {what}.")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputUnreadable(f"{source}: {reason}. Give rows in UTF-8, as CSV or JSON lines.") from error
@@ -141,6 +148,7 @@ def csv_rows(file: TextIO) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header."""
     csv.field_size_limit(2 * limits.BODY_BYTES_MAX)
     reader = csv.DictReader(file)
+    check_header(reader.fieldnames or [])
     for given in reader:
         row, properties = dict[str, Any](), dict[str, str]()
         for name, value in given.items():
@@ -155,6 +163,20 @@ def csv_rows(file: TextIO) -> Iterator[Row]:
                 row[name] = _csv_value(name, value)
         problem = "" if row else "The row has no cells, or more cells than the header."
         yield Row(reader.line_num, row | ({"properties": properties} if properties else {}), problem)
+
+
+def check_header(names: Sequence[str]) -> None:
+    """Raise `InputUnreadable` for a header that has other separators than commas, or a column twice."""
+    if len(names) == 1 and (found := [one for one in _SEPARATORS if one in names[0]]):
+        raise InputUnreadable(
+            f"The columns are separated by {_SEPARATORS[found[0]]}: separate them by commas, as CSV does. "
+            f"The header is {names[0][:80]!r}."
+        )
+    if repeated := sorted(name for name, count in Counter(names).items() if name and count > 1):
+        raise InputUnreadable(
+            f"The header has the column {repeated[0][:80]!r} twice: give each column once. Several keys are "
+            "one column, keys, with blanks between them."
+        )
 
 
 def _csv_value(name: str, value: str) -> Any:
