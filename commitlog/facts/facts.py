@@ -182,12 +182,16 @@ class GroupJoined(NamedTuple):
 
 
 class TopicSet(NamedTuple):
-    """A topic was created or changed. `check_back` is a check-back policy, or None for the default policy."""
+    """A topic was created or changed. `check_back` is a check-back policy, or None for the default policy.
+
+    Messages older than `retention_ms` are discarded, unless it is 0.
+    """
 
     name: str
     message_type: str
     queue_count: int
     check_back: Mapping[str, int] | None = None
+    retention_ms: int = 0
 
 
 class TopicDeleted(NamedTuple):
@@ -409,7 +413,8 @@ def _topic(record: Record) -> Iterator[OfTopic]:
     if "deleted" in said:
         yield TopicDeleted(said["name"])
         return
-    yield TopicSet(said["name"], said["message_type"], said["queue_count"], said.get("check_back"))
+    settings = said.get("check_back"), said.get("retention_ms", 0)
+    yield TopicSet(said["name"], said["message_type"], said["queue_count"], *settings)
 
 
 def _timer(record: Record) -> Iterator[Fact]:
@@ -495,9 +500,11 @@ def _epoch_said(fact: EpochBegun) -> dict[str, Any]:
 
 def _topic_said(fact: TopicSet) -> dict[str, Any]:
     said = fact._asdict()
-    return (
-        said if fact.check_back is not None else {name: said[name] for name in said if name != "check_back"}
-    )
+    if fact.check_back is None:
+        del said["check_back"]
+    if not fact.retention_ms:
+        del said["retention_ms"]
+    return said
 
 
 def _verb_said(fact: Any) -> dict[str, Any]:

@@ -99,6 +99,7 @@ from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_views import TimerViews
 from services.broker.timers.timers import Timers
 from services.broker.topic_changes import TopicChanges
+from services.broker.topic_retention import TopicRetention
 from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
@@ -199,9 +200,11 @@ class Broker:
             self._burying, settings, self.statistics,
         )  # fmt: skip
         self.lite = LiteSubscribing(topics, groups, self.lite_topics, subscriptions, self.receiving, reading)
+        self.topic_retention = TopicRetention(store, topics, groups, reading, self.housekeeping)
         self.topic_changes = TopicChanges(
-            store, topics, groups, self.dead_letters, self.timers, self.transactions, self.schedules
-        )
+            store, topics, groups, self.dead_letters, self.timers, self.transactions, self.schedules,
+            self.topic_retention,
+        )  # fmt: skip
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
@@ -414,7 +417,8 @@ class Broker:
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
-            or self.mending.has_work or self.housekeeping.has_more or self.store.dispatch.has_doubts
+            or self.mending.has_work or self.housekeeping.has_more or self.topic_retention.has_more
+            or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:
             return self._ticked_ms
@@ -662,6 +666,8 @@ class Broker:
 
     def _continue_retention(self, now_ms: int) -> list[Effect]:
         """Continue the retention scan of an earlier tick."""
+        if self.topic_retention.has_more:
+            self.topic_retention.advance(now_ms)
         if not self.housekeeping.has_more:
             return []
         is_checkpointing = not self.timers.partitions.is_settled
@@ -673,6 +679,7 @@ class Broker:
         retirement = self.housekeeping.check_space(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
         self.lite.keep_house(now_ms)
+        self.topic_retention.begin()
         self._scheduler.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
         effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
         if (refusal is not None) != self._is_refusing:

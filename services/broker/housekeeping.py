@@ -303,6 +303,14 @@ class Housekeeping:
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
         return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
 
+    def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
+        """Let queues begin at later offsets (topic, queue id, offset), and return the end of the log.
+
+        `places` has the log offsets in the entries at these queue offsets. The log itself begins as before.
+        """
+        self._record(self._cut_contents(queues, places, _NOWHERE), 0, now_ms, is_last=False)
+        return self._store.log.end_offset
+
     def _record(self, rise: CutContents, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
         count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
         record_count = max(-(-len(rise.skipped) // count_max), 1 if is_last or queues else 0)

@@ -1,8 +1,9 @@
 """Operators' changes to a topic (alter, purge, and delete), and the use of the topic before a change.
 
     verb      records, in one call                            refused while
-    alter     `TopicSet`                                      messages of the old settings would be lost or
-                                                              reordered (`_check_type`, `_check_queues`)
+    alter     `TopicSet`, and with a retention `LogCut` of    messages of the old settings would be lost or
+              the queues that begin later because of it       reordered (`_check_type`, `_check_queues`,
+                                                              `_check_retention`)
     purge     `LogCut` of the topic's queues                  messages are unfinished, unless `discard`
     delete    the same, a `GroupLeft` per group, and last     timers, half messages, schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
@@ -43,6 +44,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import Topic
 from services.broker.timers.timers import Timers
+from services.broker.topic_retention import Expired, TopicRetention
 from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import is_system
 
@@ -83,6 +85,8 @@ class TopicChange(NamedTuple):
     use: TopicUse
     topic: Topic
     durable_at: int
+    expired: Expired = Expired(0, 0)
+    """The messages that a new retention has discarded at once."""
 
 
 class TopicChanges:
@@ -97,10 +101,11 @@ class TopicChanges:
         timers: Timers,
         transactions: Transactions,
         schedules: Schedules,
+        retention: TopicRetention,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._dead_letters, self._timers = dead_letters, timers
-        self._transactions, self._schedules = transactions, schedules
+        self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def use(self, name: str) -> TopicUse:
         """Return the use of a topic, or raise `TopicNotFound`."""
@@ -114,10 +119,26 @@ class TopicChanges:
             [self._use_of(group, topic) for group in sorted(self._groups.groups_of(name))],
         )
 
+    def expired(self, name: str, retention_ms: int, now_ms: int) -> Expired:
+        """Return the messages that a retention would discard at once, or raise `TopicNotFound`."""
+        _check_retention(retention_ms)
+        topic = replace(self._topics.get(name), retention_ms=retention_ms)
+        return self._retention.count(self._retention.find_expired(topic, now_ms))
+
     def alter(
-        self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
+        self,
+        name: str,
+        message_type: MessageType | None,
+        queue_count: int | None,
+        now_ms: int,
+        *,
+        retention_ms: int | None = None,
+        discard: bool = False,
     ) -> TopicChange:
-        """Change the type or the number of queues of a topic. An argument of None leaves a setting unchanged.
+        """Change the type, the number of queues or the retention of a topic (ms, or 0 for none).
+
+        An argument of None leaves a setting unchanged. A retention discards the messages that are too old at
+        once, including unfinished messages if `discard` is true.
 
         Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
         `TopicInUse` if the change is not possible now.
@@ -129,13 +150,23 @@ class TopicChanges:
             known,
             message_type=message_type or known.message_type,
             queue_count=known.queue_count if queue_count is None else queue_count,
+            retention_ms=known.retention_ms if retention_ms is None else retention_ms,
         )
-        if (wanted.message_type, wanted.queue_count) == (known.message_type, known.queue_count):
+        if wanted == known:
             return TopicChange(use, known, known.durable_at)
         self._check_type(use, wanted.message_type)
         _check_queues(use, wanted)
+        _check_retention(wanted.retention_ms)
+        rises = self._retention.find_expired(replace(wanted, queue_count=known.queue_count), now_ms)
+        expired = self._retention.count(rises)
+        if expired.unfinished and not discard and wanted.retention_ms != known.retention_ms:
+            raise TopicInUse(
+                f"{expired.messages:,} messages of {name!r} are older than the retention, "
+                f"{expired.unfinished:,} of them unfinished. Let them be received, or let the change discard "
+                f"them: tidewheel topic alter {name} --retention ... --yes"
+            )
         topic = self._topics.replace(wanted, now_ms)
-        return TopicChange(use, topic, topic.durable_at)
+        return TopicChange(use, topic, max(topic.durable_at, self._retention.cut(rises, now_ms)), expired)
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Discard a topic's durable messages, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
@@ -226,6 +257,15 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
             f"{use.unfinished:,} messages of {name!r} are unfinished. With another number of queues a "
             "message group continues in another queue, so its new messages could precede these. Add queues "
             f"when all are finished: {_groups_of(use)}"
+        )
+
+
+def _check_retention(retention_ms: int) -> None:
+    """Raise `ClientMistake` unless a topic can have this retention."""
+    least, most = limits.TOPIC_RETENTION_MS_MIN, limits.TOPIC_RETENTION_MS_MAX
+    if retention_ms and not least <= retention_ms <= most:
+        raise ClientMistake(
+            f"A retention lies between {least // 1_000} s and {most // 86_400_000:,} days, or is none."
         )
 
 

@@ -20,14 +20,19 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def alter(broker: Api, asked: Asked) -> Done:
-    """Change the type of a topic, or add queues."""
+    """Change the type or the retention of a topic, or add queues."""
     name, queues = asked.required("name", "The topic"), asked.get("queues")
     if queues and not (queues.isascii() and queues.isdigit()):
         raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
-    wanted: Model = {"message_type": asked.required("type", "The type")}
+    wanted: Model = {"message_type": asked.required("type", "The type")} | asked.given("retention", "reason")
+    if asked.get("discard"):
+        wanted["discard"] = True
     topic = broker.put("topics", name, body=wanted | ({"queue_count": int(queues)} if queues else {}))
     kind = topic["message_type"].lower()
-    return Done(f"{name} takes {kind}, and has {topic['queue_count']} queues.", page_of(name))
+    said = f"{name} takes {kind}, and has {topic['queue_count']} queues."
+    if (expired := topic.get("expired")) and expired["messages"]:
+        said += f" {lost(expired)}."
+    return Done(said, page_of(name))
 
 
 def purge(broker: Api, asked: Asked) -> Done:

@@ -90,8 +90,9 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    `stop_requested` is set when the task must stop, and `why` is the reason for an early end. `first_items` is
-    the offset of the first record of its items, and `items_at` the log offset at which all records are durable.
+    `stop_requested` is set when the task must stop, and `why` is the reason for an early end. `first_items`
+    is the offset of the first record of its items, and `items_at` the log offset at which all of these
+    records are durable.
     """
 
     id: str

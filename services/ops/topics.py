@@ -1,5 +1,6 @@
 """The operations of `/api/topics`: topics are listed, shown, created, changed, purged and deleted.
 
+<<<<<<< HEAD
     GET    /api/topics?counts=             lists topics; with counts=true also their numbers of messages
     POST   /api/topics                     creates a topic: name, message_type, queue_count
     GET    /api/topics/TOPIC?since_ms=     shows a topic with the first and next offsets of its queues, and
@@ -9,6 +10,17 @@
     DELETE /api/topics/TOPIC?discard=      deletes a topic
     GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a topic
     POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard
+=======
+    GET    /api/topics?counts=             every topic, and how many messages it keeps if counts is true
+    POST   /api/topics                     creates one: name, message_type, queue_count
+    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time;
+                                           with oldest=true also when the first message of each was stored
+    PUT    /api/topics/TOPIC               alters one: message_type, queue_count, retention, discard, reason
+    DELETE /api/topics/TOPIC?discard=      deletes one
+    GET    /api/topics/TOPIC/use           the messages, timers, halves, schedules and groups of one; with
+                                           retention=7d also how many messages that would discard at once
+    POST   /api/topics/TOPIC/purge         discards its messages: discard
+>>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
 
 A change that would discard data is refused (409). `discard` permits a change that discards unfinished
 messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`).
@@ -30,12 +42,16 @@ from typing_extensions import TypedDict
 from commitlog.message import MessageType
 from services.broker.spine.values import Topic
 from services.broker.topic_changes import TopicUse
+from services.broker.topic_retention import Expired
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
+from services.ops.given_times import span_in
 from services.ops.operation import Operation
-from services.ops.request import Nothing, Number, Reason, asked, said_as
+from services.ops.request import Nothing, Number, Reason, Span, asked, said_as
 from tidewheel.errors import ClientMistake
+
+NO_RETENTION: Final = "none"
 
 log = structlog.get_logger()
 
@@ -77,6 +93,17 @@ class ChangedTopic(BaseModel):
 
     message_type: MessageType | None = None
     queue_count: int | None = Field(None, ge=1)
+    retention: Span | None = Field(
+        None, description="Messages older than this are no longer delivered: 7d; none: no such limit."
+    )
+    discard: bool = Field(False, description="Let a retention discard unfinished messages at once.")
+    reason: Reason = ""
+
+
+class UseQuery(Nothing):
+    """A change that is considered."""
+
+    retention: str = Field("", description="Also count the messages that this retention would discard.")
 
 
 class Purge(BaseModel):
@@ -96,11 +123,29 @@ class DeletionQuery(Nothing):
 
 
 class TopicAnswer(TypedDict):
+<<<<<<< HEAD
     """A topic with its type and its number of queues."""
+=======
+    """A topic. `retention_ms` is its own retention, if it has one."""
+>>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
 
     name: str
     message_type: str
     queue_count: int
+    retention_ms: NotRequired[str]
+
+
+class ExpiredAnswer(TypedDict):
+    """Messages that a retention discards at once, and how many of them groups have not finished."""
+
+    messages: int
+    unfinished: int
+
+
+class AlteredTopicAnswer(TopicAnswer):
+    """A topic after a change. `expired` is what a new retention has discarded; null: none was given."""
+
+    expired: ExpiredAnswer | None
 
 
 class ListedTopicAnswer(TopicAnswer):
@@ -168,15 +213,32 @@ class TopicUseAnswer(TopicAnswer):
     halves: int
     schedules: list[str]
     groups: list[GroupUseAnswer]
+    expired: ExpiredAnswer | None
 
 
 def topic_shape(topic: Topic) -> TopicAnswer:
+<<<<<<< HEAD
     """Return a topic in JSON form."""
     return {
+=======
+    """Return a topic as JSON has it."""
+    shape: TopicAnswer = {
+>>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
         "name": topic.name,
         "message_type": topic.message_type.value,
         "queue_count": topic.queue_count,
     }
+    return shape | {"retention_ms": str(topic.retention_ms)} if topic.retention_ms else shape
+
+
+def expired_shape(expired: Expired) -> ExpiredAnswer:
+    """Return what a retention discards as JSON has it."""
+    return {"messages": expired.messages, "unfinished": expired.unfinished}
+
+
+def retention_in(text: str) -> int:
+    """Return a retention of a topic in milliseconds, 0 for none; raise `ClientMistake`."""
+    return 0 if text == NO_RETENTION else span_in(text, "retention")
 
 
 def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
@@ -184,8 +246,13 @@ def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
 
 
+<<<<<<< HEAD
 def use_shape(use: TopicUse) -> TopicUseAnswer:
     """Return the use of a topic in JSON form."""
+=======
+def use_shape(use: TopicUse, expired: Expired | None = None) -> TopicUseAnswer:
+    """Return the use of a topic, and what a retention would discard, as JSON has it."""
+>>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
     return {
         **topic_shape(use.topic),
         "messages": use.messages,
@@ -197,6 +264,7 @@ def use_shape(use: TopicUse) -> TopicUseAnswer:
             {"group": one.group, "unfinished": one.unfinished, "dead_letters": one.dead_letters}
             for one in use.groups
         ],
+        "expired": None if expired is None else expired_shape(expired),
     }
 
 
@@ -241,20 +309,35 @@ class TopicsApi:
         return await written({**topic_shape(topic), **more, "queues": queues}, pauses=pauses)
 
     async def use(self, request: Request) -> Response:
+<<<<<<< HEAD
         """Show the objects that a change of a topic affects."""
         use = self._live.query(self._live.core.topic_changes.use, request.path_params["topic"])
         return await written(use_shape(use))
+=======
+        """Show what a change of a topic concerns."""
+        name, query = request.path_params["topic"], asked(UseQuery, request)
+        changes, expired = self._live.core.topic_changes, None
+        use = self._live.query(changes.use, name)
+        if query.retention:
+            expired = self._live.decide(changes.expired, name, retention_in(query.retention))
+        return await written(use_shape(use, expired))
+>>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
 
     async def alter(self, request: Request) -> JSONResponse:
-        """Change the type of a topic, or add queues."""
+        """Change the type or the retention of a topic, or add queues."""
         wanted = await said_as(ChangedTopic, request)
-        if wanted.message_type is None and wanted.queue_count is None:
-            raise ClientMistake("Give message_type, queue_count or both.")
+        if (wanted.message_type, wanted.queue_count, wanted.retention) == (None, None, None):
+            raise ClientMistake("Give message_type, queue_count, retention or some of them.")
         name = request.path_params["topic"]
-        alter = self._live.core.topic_changes.alter
+        retention_ms = None if wanted.retention is None else retention_in(wanted.retention)
+        alter = partial(
+            self._live.core.topic_changes.alter, retention_ms=retention_ms, discard=wanted.discard
+        )
         changed = await self._live.call(alter, name, wanted.message_type, wanted.queue_count)
         log.info("topic altered", topic=name, **wanted.model_dump(mode="json", exclude_none=True))
-        return JSONResponse(topic_shape(changed.topic))
+        expired = None if retention_ms is None else expired_shape(changed.expired)
+        answer: AlteredTopicAnswer = {**topic_shape(changed.topic), "expired": expired}
+        return JSONResponse(answer)
 
     async def purge(self, request: Request) -> Response:
         """Discard the messages of a topic."""
@@ -315,7 +398,7 @@ OPERATIONS: Final = (
         "PUT",
         "/api/topics/{topic}",
         TopicsApi.alter,
-        {200: TopicAnswer},
+        {200: AlteredTopicAnswer},
         bodies=(ChangedTopic,),
         refusals=(400, 404, 409, 503),
     ),
@@ -327,7 +410,14 @@ OPERATIONS: Final = (
         DeletionQuery,
         refusals=(400, 404, 409, 503),
     ),
-    Operation("GET", "/api/topics/{topic}/use", TopicsApi.use, {200: TopicUseAnswer}, refusals=(404,)),
+    Operation(
+        "GET",
+        "/api/topics/{topic}/use",
+        TopicsApi.use,
+        {200: TopicUseAnswer},
+        UseQuery,
+        refusals=(400, 404),
+    ),
     Operation(
         "POST",
         "/api/topics/{topic}/purge",

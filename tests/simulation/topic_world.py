@@ -5,10 +5,10 @@ end and its effect, so what a crash has left is known exactly: the effects of th
 has, in order. A told act is among them, as its records were durable when it was told.
 
     sent       a message of a topic is at a place of a queue
-    emptied    the queues of a topic begin at these offsets
+    emptied    the queues of a topic begin at these offsets, by a purge or because of its retention
     left       a group no longer receives a topic
     deleted    a topic is gone
-    made       a topic has a type and a number of queues
+    made       a topic has a type, a number of queues and a retention
     joined     a group receives a topic
     waiting    a timer or a half of a topic waits, or ended
     noted      an act is in the journal
@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from commitlog.disk import SyncFailed
-from commitlog.facts.facts import GroupJoined
+from commitlog.facts.facts import GroupJoined, LogCut
 from commitlog.message import Message, MessageType
 from commitlog.recovery import trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
@@ -34,6 +34,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.journal import Entry
+from services.broker.spine.appended import Appended
 from services.broker.spine.errors import TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
@@ -61,7 +62,7 @@ Place = tuple[str, int, int]
 class State:
     """The state that the records of the log lead to."""
 
-    topics: dict[str, tuple[MessageType, int]] = field(default_factory=dict)
+    topics: dict[str, tuple[MessageType, int, int]] = field(default_factory=dict)
     begins: dict[tuple[str, int], int] = field(default_factory=dict)
     messages: dict[Place, str] = field(default_factory=dict)
     groups: dict[str, set[str]] = field(default_factory=lambda: {topic: set() for topic in TOPICS})
@@ -100,6 +101,8 @@ class World:
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.retirements: list[Retirement] = []
         self.counts = Counter[str]()
+        self.stored_ms: dict[str, int] = {}
+        """The store time of each message that was sent."""
 
     def step(self) -> None:
         """Do something."""
@@ -129,6 +132,7 @@ class World:
         else:
             assert known is not None
             entry = self.broker.store.read_appended(receipt.physical_offset)
+            self.stored_ms[message_id] = entry.store_ms
             self._add(_sent((topic, entry.queue_id, receipt.queue_offset), message_id))
 
     def receive(self) -> None:
@@ -196,21 +200,48 @@ class World:
         if topic not in self.state().topics:
             message_type, queue_count = self.chance.choice(PLAIN), self.chance.choice([1, 2, 3])
             self.broker.topics.create(topic, message_type, queue_count, self.now_ms)
-            self._add(_made(topic, message_type, queue_count))
+            self._add(_made(topic, message_type, queue_count, 0))
 
     def alter(self) -> None:
-        """Change the type, or the number of queues."""
+        """Change the type, the number of queues, or the retention, which discards what is too old at once."""
         topic = self.chance.choice(TOPICS)
         message_type = self.chance.choice([None, MessageType.NORMAL, MessageType.MIXED, MessageType.DELAY])
         queue_count = self.chance.choice([None, 1, 2, 3, 4])
-        changed = self._change("alter", topic, message_type, queue_count)
+        retention_ms = self.chance.choice([None, None, 0, 1_000, 5_000, 60_000])
+        discard, before = self.chance.random() < 0.5, self.broker.store.unflushed_count
+        changed = self._change(
+            "alter", topic, message_type, queue_count, retention_ms=retention_ms, discard=discard
+        )
         if changed is not None and changed.topic != changed.use.topic:
             now = changed.topic
             was = changed.use.topic
             assert now.queue_count >= was.queue_count
             if now.queue_count > was.queue_count and was.message_type is MessageType.MIXED:
                 assert changed.use.unfinished == 0
-            self._add(_made(topic, now.message_type, now.queue_count))
+            made, *cuts = islice(self.broker.store.unflushed(), before, None)
+            effect = _made(topic, now.message_type, now.queue_count, now.retention_ms)
+            self.records.append((made.end_offset, effect))
+            self._note_cuts(cuts)
+            assert discard or now.retention_ms == was.retention_ms or not changed.expired.unfinished
+            assert bool(cuts) == bool(changed.expired.messages)
+            self.counts["expired at once"] += len(cuts)
+
+    def _note_cuts(self, appended: Iterable[Appended]) -> None:
+        """Note the queues that begin later because of a retention; nothing is discarded before its age."""
+        for one in appended:
+            for fact in one.facts:
+                if not isinstance(fact, LogCut) or fact.cut_offset or not fact.queues:
+                    continue
+                state, ends = self.state(), {(topic, at): end for topic, at, end in fact.queues}
+                for (topic, queue_id, offset), message_id in state.messages.items():
+                    begin = state.begins.get((topic, queue_id), 0)
+                    if begin <= offset < ends.get((topic, queue_id), 0) and topic in state.topics:
+                        retention_ms = state.topics[topic][2]
+                        is_cut = self.broker.store.log.first_offset > 0
+                        is_old = self.stored_ms[message_id] + retention_ms < one.store_ms
+                        assert is_cut or (retention_ms and is_old), f"{message_id} is discarded early"
+                self.records.append((one.end_offset, _begun(ends)))
+                self.counts["expired"] += 1
 
     def purge(self) -> None:
         """Purge a topic."""
@@ -244,7 +275,7 @@ class World:
         self.broker.journal.add_entry(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
         self._add(_noted(about))
 
-    def _change(self, verb: str, topic: str, *arguments: object, **named: bool) -> TopicChange | None:
+    def _change(self, verb: str, topic: str, *arguments: object, **named: int | None) -> TopicChange | None:
         """Call a verb on a topic; a refusal changes nothing."""
         known, end_offset = self.state().topics.get(topic), self.broker.end_offset
         try:
@@ -273,9 +304,10 @@ class World:
     def pass_time(self) -> None:
         """Let time pass, and do what is due."""
         self.now_ms += self.chance.choice([1, 100, 3_000, 30_000])
-        before = self.broker.end_offset
+        before, unflushed = self.broker.end_offset, self.broker.store.unflushed_count
         self._carry_out(self.broker.tick(self.now_ms))
         assert before <= self.broker.end_offset
+        self._note_cuts(islice(self.broker.store.unflushed(), unflushed, None))
 
     def flush(self) -> None:
         """Make durable what is appended."""
@@ -381,7 +413,8 @@ class World:
             self.flush()
         state, first_offset = self.state(), self.broker.store.log.first_offset
         assert {
-            one.name: (one.message_type, one.queue_count) for one in self.broker.topics.all()
+            one.name: (one.message_type, one.queue_count, one.retention_ms)
+            for one in self.broker.topics.all()
         } == state.topics
         for topic in state.topics:
             use = self.broker.topic_changes.use(topic)
@@ -447,8 +480,8 @@ def _ended(kind: str, topic: str, name: str) -> Effect_:
     return lambda state: state.waiting.remove((kind, topic, name))
 
 
-def _made(topic: str, message_type: MessageType, queue_count: int) -> Effect_:
-    return lambda state: state.topics.update({topic: (message_type, queue_count)})
+def _made(topic: str, message_type: MessageType, queue_count: int, retention_ms: int) -> Effect_:
+    return lambda state: state.topics.update({topic: (message_type, queue_count, retention_ms)})
 
 
 def _deleted(topic: str) -> Effect_:
@@ -456,6 +489,10 @@ def _deleted(topic: str) -> Effect_:
 
 
 def _emptied(topic: str, ends: dict[tuple[str, int], int]) -> Effect_:
+    return lambda state: state.begins.update(ends)
+
+
+def _begun(ends: dict[tuple[str, int], int]) -> Effect_:
     return lambda state: state.begins.update(ends)
 
 

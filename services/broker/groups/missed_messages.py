@@ -69,16 +69,17 @@ class MissedMessages:
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
     """Return the log lines about one cut, with one line for each large loss and one for all smaller losses.
 
-    Each line contains the command that shows details. If `is_cut` is false, the losses are due to rebuilt
-    queues that begin at a later offset.
+    Each line contains the command that shows details. If `is_cut` is false, the losses are due to the retention
+    of a topic, or to rebuilt queues that begin at a later offset.
     """
-    who = "Retention deleted" if is_cut else "Retention deleted, or damage of the log took,"
+    who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
+    holding = WHAT_HOLDS_LONGER if is_cut else "The retention of a topic (topic show) waits for no group."
     if not missed:
         return []
     most = heapq.nlargest(TOLD_AT_ONCE_MAX, missed.items(), key=lambda one: one[1])
     told = [
         f"{who} {count:,} messages of topic {topic} that group {group} had not finished. "
-        f"{WHAT_HOLDS_LONGER} See: tidewheel group show {group}"
+        f"{holding} See: tidewheel group show {group}"
         for (group, topic), count in most
     ]
     if rest := len(missed) - len(most):

@@ -1,8 +1,9 @@
 """The topics of a broker, stored as records of the log and created by operators or first messages.
 
 The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
-topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}. Only the
-newest record of each topic is valid, and the body {"name", "deleted"} deletes the topic.
+topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}, and
+"retention_ms" if the topic has a retention. Only the newest record of each topic is valid, and the body
+{"name", "deleted"} deletes the topic.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Topics:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
+        self.with_retention: set[str] = set()
+        """The names of the topics that have a retention of their own."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -136,6 +139,7 @@ class Topics:
         """Add, replace, or delete a topic."""
         if isinstance(fact, TopicDeleted):
             self._topics.pop(fact.name, None)
+            self.with_retention.discard(fact.name)
             return
         name = intern(fact.name)
         self._topics[name] = Topic(
@@ -144,7 +148,9 @@ class Topics:
             fact.queue_count,
             durable_at=stamp.offset + 1,
             check_back=_policy_from_json(fact.check_back),
+            retention_ms=fact.retention_ms,
         )
+        (self.with_retention.add if fact.retention_ms else self.with_retention.discard)(name)
 
     def infer_topic(self, name: str, queue_id: int) -> None:
         """Infer a topic and its queues from a message, in case damage has destroyed the topic's record."""
@@ -159,10 +165,15 @@ class Topics:
 
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
-        for name, message_type, queue_count, *check_back in frozen:
-            policy = _policy_from_json(check_back[0]) if check_back else None
-            known = Topic(intern(name), MessageType(message_type), queue_count, check_back=policy)
+        for name, message_type, queue_count, check_back, retention_ms in frozen:
+            policy = _policy_from_json(check_back)
+            known = Topic(
+                intern(name), MessageType(message_type), queue_count,
+                check_back=policy, retention_ms=retention_ms,
+            )  # fmt: skip
             self._topics[known.name] = known
+            if retention_ms:
+                self.with_retention.add(known.name)
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         return self._write(Topic(name, message_type, queue_count), now_ms)
@@ -170,7 +181,9 @@ class Topics:
     def _write(self, topic: Topic, now_ms: int) -> Topic:
         """Append the record of a topic, and return the topic as stored by `apply`."""
         check_back = _policy_to_json(topic.check_back)
-        fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
+        fact = TopicSet(
+            topic.name, topic.message_type.value, topic.queue_count, check_back, topic.retention_ms
+        )
         self._store.append(record_of(fact), now_ms)
         written = self._topics[topic.name]
         assert written == replace(topic, durable_at=written.durable_at), "a topic is not what its record says"
@@ -178,7 +191,13 @@ class Topics:
 
 
 def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
-    return name, topic.message_type.value, topic.queue_count, _policy_to_json(topic.check_back)
+    return (
+        name,
+        topic.message_type.value,
+        topic.queue_count,
+        _policy_to_json(topic.check_back),
+        topic.retention_ms,
+    )
 
 
 def _policy_to_json(policy: CheckBackPolicy | None) -> dict[str, int] | None:

@@ -30,6 +30,8 @@ class Topic:
     durable_at: int = 0
     check_back: CheckBackPolicy | None = None
     """The check-back policy of the topic's half messages, or None for the policy of the settings."""
+    retention_ms: int = 0
+    """The age at which messages are discarded, or 0 if only the retention of the log applies."""
 
 
 class SendReceipt(NamedTuple):

@@ -136,7 +136,13 @@ def text_of(said: str) -> str:
 
 def topic_line(topic: dict[str, Any]) -> str:
     """Return a topic as a line."""
-    return f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues"
+    kept = f", messages up to {own_retention(topic)} old" if own_retention(topic) else ""
+    return f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues{kept}"
+
+
+def own_retention(topic: dict[str, Any]) -> str:
+    """Return the retention of the topic itself; empty if it has none."""
+    return span(int(topic["retention_ms"])) if "retention_ms" in topic else ""
 
 
 @app.command()
@@ -156,7 +162,8 @@ def show(
     is_lite = topic["message_type"] == TopicType.LITE.name
     lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
     output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
-    output.show(f"retention: {retention(topic['retention'])}")
+    own = f"{own_retention(topic)} of this topic; " if own_retention(topic) else ""
+    output.show(f"retention: {own}{retention(topic['retention'])}")
     rows = (
         (one["queue_id"], one["min_offset"], one["end_offset"], stored(one["oldest_ms"]))
         for one in topic["queues"]
@@ -186,19 +193,42 @@ def alter(
     queues: Annotated[
         int | None, typer.Option(help="The new number of queues, which must be larger.")
     ] = None,
+    retained: Annotated[
+        str,
+        typer.Option(
+            "--retention",
+            help="Deliver no message that is older than this: 7d, 12h; none: as long as the log has it.",
+        ),
+    ] = "",
+    reason: ReasonOption = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Let a retention discard messages, unfinished ones too, at once.")
+    ] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the type of a topic, or add queues; refused where messages would be lost or disordered.
+    """Change the type or the retention of a topic, or add queues.
+
+    Refused where messages would be lost or disordered. A retention that discards messages at once is only
+    previewed without --yes; from then on, messages of that age are discarded, finished or not.
 
     Example: tidewheel topic alter orders --queues 16
     """
-    if message_type is None and queues is None:
-        raise ConfigurationError("Give --type, --queues or both.")
+    if message_type is None and queues is None and not retained:
+        raise ConfigurationError("Give --type, --queues, --retention or some of them.")
+    api = broker_at(http)
+    if retained and not yes:
+        show_expired(api.get("topics", name, "use", retention=retained), as_json)
     given = {"message_type": message_type and message_type.name, "queue_count": queues}
+    given |= {"retention": retained, "discard": yes if retained else None, "reason": reason}
     body = {field: value for field, value in given.items() if value}
-    topic = broker_at(http).put("topics", name, body=body)
-    output.print_json(topic) if as_json else output.show(topic_line(topic))
+    topic = api.put("topics", name, body=body)
+    if as_json:
+        output.print_json(topic)
+        return
+    output.show(topic_line(topic))
+    if (expired := topic["expired"]) and expired["messages"]:
+        output.show(discarded(expired))
 
 
 @app.command()
@@ -245,6 +275,22 @@ def delete(
     given = {"discard": "true" if discard else "", "reason": reason}
     use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
+
+
+def show_expired(use: dict[str, Any], as_json: bool) -> None:
+    """Print what a retention would discard at once, and end the command; return if that is nothing."""
+    expired = use["expired"]
+    if not expired["messages"]:
+        return
+    if as_json:
+        output.print_json(use)
+    else:
+        output.show(
+            f"{expired['messages']:,} of {use['messages']:,} messages would be discarded at once, "
+            f"{expired['unfinished']:,} of them unfinished"
+        )
+    output.say("nothing was done: add --yes to discard them")
+    raise typer.Exit(USAGE)
 
 
 def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:

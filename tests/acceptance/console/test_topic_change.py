@@ -25,6 +25,9 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert "orders is empty; 3 messages were discarded, 3 of them unfinished" in purged.text
     altered = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="6")
     assert "orders takes mixed, and has 6 queues" in altered.text
+    kept = browser.post("/topics/change/alter", name="orders", type="MIXED", retention="7d", reason="law")
+    assert kept.status == 200
+    assert "7d for this topic" in browser.open("/topics/one?name=orders").text
     wrong = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="many")
     assert wrong.status == 400
     assert "orders is deleted" in browser.post("/topics/change/delete", **named).text
@@ -35,6 +38,7 @@ def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) 
     entries = browser.model("/journal?about=orders")["entries"]
     assert [(one["verb"], one["verdict"]) for one in entries] == [
         ("topics delete", "done"),
+        ("topics alter", "done"),
         ("topics alter", "done"),
         ("topics purge", "done"),
         ("topics purge", "TW-168"),

@@ -90,6 +90,8 @@ TOPICS = [
     ("get", "/api/topics/none/use", None),
     ("put", "/api/topics/fleeting", {"queue_count": 2}),
     ("put", "/api/topics/fleeting", {"queue_count": 1}),
+    ("put", "/api/topics/fleeting", {"retention": "7d", "reason": "law"}),
+    ("get", "/api/topics/fleeting/use?retention=1h", None),
     ("put", "/api/topics/fleeting", {}),
     ("post", "/api/messages", {"topic": "fleeting", "body": "x"}),
     ("post", "/api/topics/fleeting/purge", {}),

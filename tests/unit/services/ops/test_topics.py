@@ -45,10 +45,43 @@ def test_a_topic_is_altered(at_desk: Play) -> None:
         http = desk.http
         await http.post("/api/topics", json={"name": "orders", "message_type": "NORMAL", "queue_count": 1})
         altered = await http.put("/api/topics/orders", json={"message_type": "MIXED", "queue_count": 4})
-        assert altered.json() == {"name": "orders", "message_type": "MIXED", "queue_count": 4}
+        shape = {"name": "orders", "message_type": "MIXED", "queue_count": 4, "expired": None}
+        assert altered.json() == shape
         for body, status in (({}, 400), ({"queue_count": 2}, 400), ({"message_type": "LITE"}, 400)):
             assert (await http.put("/api/topics/orders", json=body)).status_code == status
         assert (await http.put("/api/topics/none", json={"queue_count": 2})).status_code == 404
+
+    at_desk(scenario)
+
+
+def test_a_retention_is_previewed_set_and_removed(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        http = desk.http
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 1})
+        await http.post("/api/groups", json={"name": "shop", "topic": "orders"})
+        for _ in range(3):
+            await http.post("/api/messages", json={"topic": "orders", "body": "x"})
+        await http.post("/api/clock/advance", json={"by": "1h"})
+        await http.post("/api/messages", json={"topic": "orders", "body": "y"})
+        use = (await http.get("/api/topics/orders/use", params={"retention": "30m"})).json()
+        assert (use["messages"], use["expired"]) == (4, {"messages": 3, "unfinished": 3})
+        assert (await http.get("/api/topics/orders/use")).json()["expired"] is None
+        refused = await http.put("/api/topics/orders", json={"retention": "30m"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-168")
+        assert "3 messages of 'orders' are older than the retention, 3 of them" in refused.json()["message"]
+        assert "retention_ms" not in (await http.get("/api/topics/orders")).json()
+        wanted = {"retention": "30m", "discard": True, "reason": "old prices"}
+        altered = (await http.put("/api/topics/orders", json=wanted)).json()
+        assert (altered["retention_ms"], altered["expired"]["unfinished"]) == ("1800000", 3)
+        one = (await http.get("/api/topics/orders")).json()
+        assert (one["retention_ms"], one["queues"][0]["min_offset"]) == ("1800000", "3")
+        [entry] = (await http.get("/api/journal", params={"about": "old prices"})).json()["entries"]
+        assert (entry["verb"], entry["reason"], entry["verdict"]) == ("topics alter", "old prices", "done")
+        await http.put("/api/topics/orders", json={"retention": "none"})
+        assert "retention_ms" not in (await http.get("/api/topics/orders")).json()
+        for wrong in ("soon", "30", "1ms", "99999999d", ""):
+            assert (await http.put("/api/topics/orders", json={"retention": wrong})).status_code == 400, wrong
+        assert (await http.get("/api/topics/orders/use", params={"retention": "x"})).status_code == 400
 
     at_desk(scenario)
 

@@ -1,0 +1,123 @@
+"""Topics with a retention of their own: their queues begin at the first message that is young enough.
+
+    `begin` (each `housekeeping_ms`) -> some queues -> `LogCut` of those that begin later -> next tick -> ...
+
+1. The log is shared, so a topic with a shorter retention than the log does not free the disk. Its older
+   messages are no longer delivered, like those of a purge, and can still be found by id until the retention
+   of the log deletes their segments. A retention longer than that of the log has no effect.
+2. The age of a message is counted from its store time. A message is discarded within `housekeeping_ms` after
+   it has reached the age, and no message is discarded earlier.
+3. Groups do not hold messages back. The number of messages that a group had not finished is in the record of
+   the cut, and is counted as missed (`services.broker.groups.missed_messages`).
+
+Cost: one record is read for each queue of such a topic, and another 20 if the queue begins later. A tick
+checks `QUEUES_MAX` queues.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from commitlog.errors import StoreDamaged
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.housekeeping import Housekeeping
+from services.broker.spine.reading import Reading
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.values import Topic
+
+QUEUES_MAX: Final = 10
+"""The maximum number of queues that one tick checks."""
+
+
+class Expired(NamedTuple):
+    """Messages older than a retention. `unfinished` counts a message once for each group that needs it."""
+
+    messages: int
+    unfinished: int
+
+
+class Rise(NamedTuple):
+    """A queue that is to begin at `offset` instead of at `first`."""
+
+    topic: str
+    queue_id: int
+    first: int
+    offset: int
+
+
+class TopicRetention:
+    """The retention of topics. The retention of the log is in `services.broker.housekeeping`."""
+
+    def __init__(
+        self, store: Store, topics: Topics, groups: Groups, reading: Reading, housekeeping: Housekeeping
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._housekeeping = reading, housekeeping
+        self._remaining: deque[tuple[str, int]] = deque()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether queues remain to be checked."""
+        return bool(self._remaining)
+
+    def begin(self) -> None:
+        """Check the queues of all topics with a retention, unless a check is in progress."""
+        if self._remaining:
+            return
+        for name in self._topics.with_retention:
+            topic = self._topics.get(name)
+            queues = self._store.dispatch.queues_of(name, topic.queue_count)
+            self._remaining += ((name, queue_id) for queue_id, _ in queues)
+
+    def advance(self, now_ms: int) -> None:
+        """Check some queues, and append a record if any of these queues begins later."""
+        rises = list[Rise]()
+        for _ in range(min(QUEUES_MAX, len(self._remaining))):
+            name, queue_id = self._remaining.popleft()
+            if name in self._topics.with_retention:  # a topic may be altered or deleted meanwhile
+                rises += self._rises(self._topics.get(name), [queue_id], now_ms)
+        self.cut(rises, now_ms)
+
+    def find_expired(self, topic: Topic, now_ms: int) -> list[Rise]:
+        """Return the queues of a topic that begin later under its retention."""
+        queues = self._store.dispatch.queues_of(topic.name, topic.queue_count)
+        return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
+
+    def count(self, rises: Iterable[Rise]) -> Expired:
+        """Return the number of messages that queues lose if they begin later."""
+        messages = unfinished = 0
+        for topic, queue_id, first, offset in rises:
+            messages += offset - first
+            groups = self._groups.groups_of(topic)
+            keys = (GroupQueue(group, topic, queue_id) for group in groups)
+            counts = [self._groups.unfinished_count(key, first, offset) for key in keys]
+            unfinished += sum(counts) if groups else offset - first
+        return Expired(messages, unfinished)
+
+    def cut(self, rises: Iterable[Rise], now_ms: int) -> int:
+        """Let queues begin later, and return the log offset that must become durable, or 0 without queues."""
+        queues, places = list[tuple[str, int, int]](), list[int]()
+        for topic, queue_id, _, offset in rises:
+            queues.append((topic, queue_id, offset))
+            places.append(self._store.dispatch.look(topic, queue_id).place(offset))
+        return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
+
+    def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[Rise]:
+        """Yield the queues that begin later. A queue with a damaged file waits until it is rebuilt."""
+        since_ms = now_ms - topic.retention_ms
+        for queue_id in queue_ids if topic.retention_ms else ():
+            if self._store.dispatch.is_unrecorded(topic.name, queue_id):
+                continue
+            with suppress(StoreDamaged):
+                first = self._store.dispatch.look(topic.name, queue_id).min_offset
+                oldest_ms = self._reading.store_ms(topic.name, queue_id, first)
+                if oldest_ms is None or oldest_ms >= since_ms:
+                    continue
+                offset = self._reading.offset_at(topic.name, queue_id, since_ms)
+                if offset > first:
+                    yield Rise(topic.name, queue_id, first, offset)
