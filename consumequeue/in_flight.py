@@ -377,6 +377,11 @@ class MessageGroups:
         """Return whether a candidate's message group is free or the candidate has the delivery turn."""
         return name not in self._groups or offset in self._turns
 
+    def has_lease(self, name: str) -> bool:
+        """Return whether a message of a message group is leased."""
+        group = self._groups.get(name)
+        return group is not None and group.in_flight > 0
+
     def next_parked(self, name: str) -> int | None:
         """Return the lowest parked offset of a message group, which continues a run, or None."""
         group = self._groups.get(name)

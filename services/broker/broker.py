@@ -99,6 +99,7 @@ from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_views import TimerViews
 from services.broker.timers.timers import Timers
 from services.broker.topic_changes import TopicChanges
+from services.broker.topic_moves import TopicMoves
 from services.broker.topic_retention import TopicRetention
 from timingwheel.due_run import ReadAhead
 
@@ -205,6 +206,7 @@ class Broker:
             store, topics, groups, self.dead_letters, self.timers, self.transactions, self.schedules,
             self.topic_retention,
         )  # fmt: skip
+        self.topic_moves = TopicMoves(store, topics, groups, reading, self.housekeeping)
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:

@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 
 from commitlog import limits
 from commitlog.facts.facts import GroupLeft, HalfStored, LogCut, TopicDeleted, record_of
-from commitlog.kinds import DEAD_LETTER_PREFIX
 from commitlog.message import MessageType
 from consumequeue.queue import UNKNOWN
 from services.broker.groups.dead_letters import DeadLetters
@@ -41,12 +40,11 @@ from services.broker.halves.transactions import Transactions
 from services.broker.schedules.schedules import Schedules
 from services.broker.spine.errors import TopicInUse
 from services.broker.spine.store import Store
-from services.broker.spine.topics import Topics
+from services.broker.spine.topics import Topics, check_alterable
 from services.broker.spine.values import Topic
 from services.broker.timers.timers import Timers
 from services.broker.topic_retention import Expired, TopicRetention
-from tidewheel.errors import ClientMistake, IllegalTopic
-from tidewheel.message_rules import is_system
+from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
 """The topic types with message groups, whose queues depend on the number of queues."""
@@ -143,7 +141,7 @@ class TopicChanges:
         Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
         `TopicInUse` if the change is not possible now.
         """
-        _check_alterable(name)
+        check_alterable(name)
         use = self.use(name)
         known = use.topic
         wanted = replace(
@@ -170,14 +168,14 @@ class TopicChanges:
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Discard a topic's durable messages, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
-        _check_alterable(name)
+        check_alterable(name)
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
-        _check_alterable(name)
+        check_alterable(name)
         use = self.use(name)
         _check_waiting(use)
         _check_unfinished(use, "delete", discard=discard)
@@ -233,11 +231,6 @@ class TopicChanges:
             )
         if message_type is not MessageType.MIXED:
             _check_waiting(use, message_type)
-
-
-def _check_alterable(name: str) -> None:
-    if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
-        raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:

@@ -1,4 +1,4 @@
-"""`/tasks`: work over many timers or dead letters: how far it is, how it ended, and its stop.
+"""`/tasks`: work over many timers, dead letters or messages: how far it is, how it ended, and its stop.
 
     /tasks       the tasks since the broker's start, those that run first
     /tasks/one   one, with its filter's result by verdict, its items, and the form that stops it
@@ -15,7 +15,7 @@ from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
-KINDS: Final = {"timers": "timers", "dead-letters": "dead letters"}
+KINDS: Final = {"timers": "timers", "dead-letters": "dead letters", "moves": "messages"}
 """The kinds of tasks, as in the paths of the HTTP interface, and their items."""
 RUNNING: Final = "running"
 EVERY_MS: Final = 2_000
@@ -48,8 +48,12 @@ def stop(broker: Api, asked: Asked) -> Done:
 
 
 def of_kind(task: Model, kind: str) -> Model:
-    """Return a task with the kind of its items; all have a group and a rate, empty or 0 for timers."""
-    return {"group": "", "target": "", "rate_per_second": 0} | task | {"kind": kind, "items": KINDS[kind]}
+    """Return a task with the kind of its items; all have the fields of each kind, empty or 0."""
+    return (
+        {"group": "", "source": "", "target": "", "rate_per_second": 0}
+        | task
+        | {"kind": kind, "items": KINDS[kind]}
+    )
 
 
 def limit_of(asked: Asked) -> dict[str, int]:

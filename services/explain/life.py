@@ -217,7 +217,8 @@ def standing(events: Iterable[Event]) -> str:
 _OPEN: Final = "open: its transaction has neither been committed nor rolled back"
 _WAITS: Final = "pending: waits for its time"
 _AVAILABLE: Final = "available"
-_DISCARDED: Final = "discarded: an operator purged or deleted its topic"
+_DISCARDED_BY: Final = "by a purge, a deletion, a move or the retention of its topic"
+_DISCARDED: Final = f"discarded: {_DISCARDED_BY}"
 _GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
 _LOST: Final = "its record could not be read"
 _ENDS: Final = {
@@ -326,7 +327,9 @@ def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact]) -> tuple[s
     if kind == "dead letter":
         return "dead letter", _given_up(one, stored)
     if property_names.REDRIVE_OF in stored:
-        return "sent back", f"from the dead letters of {stored[property_names.REDRIVE_OF]}"
+        origin = stored[property_names.REDRIVE_OF]
+        of_group = origin.startswith(DEAD_LETTER_PREFIX)
+        return "sent back", f"from the dead letters of {origin}" if of_group else f"moved from {origin}"
     if kind == "commit":
         return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
@@ -400,7 +403,14 @@ def _leased(fact: LeaseChanged, one: Record, subjects: Subjects) -> Iterator[Eve
 def _discarded(fact: LogCut, one: Record, subjects: Subjects) -> Iterator[Event]:
     for place, ids in subjects.places.items():
         if place.is_below(fact):
-            yield _of_place("discarded", "an operator purged or deleted its topic", "", place, ids, one)
+            yield _of_place(
+                "discarded",
+                "by a purge, a deletion, a move or the retention of its topic",
+                "",
+                place,
+                ids,
+                one,
+            )
 
 
 def _of_place(what: str, note: str, group: str, place: Place, ids: Ids, one: Record) -> Event:

@@ -17,7 +17,7 @@ Rules:
   are unchanged. The result of an ended task is in the journal, which survives a restart. A task without a
   result in the journal was interrupted by a crash.
 
-`services.live.timer_tasks` and `services.live.dead_letter_tasks` define the actions and their items.
+`services.live.timer_tasks`, `dead_letter_tasks` and `move_tasks` define the actions and their items.
 """
 
 from __future__ import annotations
@@ -236,14 +236,18 @@ class Tasks(ABC, Generic[Order]):
             for (item, _), result in zip(slice_, results, strict=True)
             if isinstance(result, str)
         ]
+        self._note(task, done)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _note(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
+        """Count the items of a slice by verdict, and store the items."""
         task.by_verdict.update(item.verdict for item in done)
         if done:
             add = self._live.core.task_items.add_items
             added = self._live.decide(add, task.id, self.what, task.first_items, done)
             task.first_items, task.items_at = added.first, added.durable_at
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
         """Set the final state of a task, and remove its asyncio task."""

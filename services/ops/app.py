@@ -16,6 +16,7 @@ from services.live.clients import ClientRequests, NoClients
 from services.live.consumers import ConsumersOf, no_consumers
 from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
+from services.live.move_tasks import MoveTasks
 from services.live.timer_tasks import TimerTasks
 from services.ops import entrance
 from services.ops.access import AccessApi
@@ -78,7 +79,8 @@ def make_app(
     refusals, demands = refusals or Refusals(live.clock.real_ms), demands or Demands()
     polls = Polls()
     metrics.count_polls(polls.counts)
-    timers, dead_letters, explaining = TimerTasks(live), DeadLetterTasks(live), ExplainApi(live, files)
+    tasks = TimerTasks(live), DeadLetterTasks(live), MoveTasks(live)
+    explaining = ExplainApi(live, files)
     parts = (
         Probes(live, metrics, document),
         TopicsApi(live),
@@ -87,7 +89,7 @@ def make_app(
         SendingApi(live),
         ClockApi(live),
         TimersApi(live),
-        TasksApi(live, dict(zip(TASKS, (timers, dead_letters), strict=True))),
+        TasksApi(live, dict(zip(TASKS, tasks, strict=True))),
         TransactionsApi(live),
         HalvesApi(live, polls),
         SchedulesApi(live),
@@ -106,7 +108,7 @@ def make_app(
     app = Starlette(routes=served, exception_handlers=HANDLERS)
     authority = authority_of(live.access)
     app.add_middleware(Gate, demands=demands, refusals=refusals, authority=lambda: authority)
-    app.state.tasks, app.state.polls = (timers, dead_letters, explaining), polls
+    app.state.tasks, app.state.polls = (*tasks, explaining), polls
     return app
 
 

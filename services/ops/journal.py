@@ -7,7 +7,8 @@ operation that changes state is recorded, including refused operations, with two
 
 1. The operations in `DATA` are frequent operations of applications. A verb on a single timer or transaction
    is recorded only if it has a reason, or comes from the command line or the console (`OPERATORS`).
-2. Requests without the required right (listed by `/api/refused`) and invalid requests (400) change no state.
+2. Previews (`dry_run`), requests without the required right (listed by `/api/refused`) and invalid requests
+   (400) change no state.
 
 An entry is durable before the answer is sent (`services.broker.journal`). An entry contains the parameters of
 the operation, except for the bodies of messages. Entries of `/api/auth` contain no answers, because the
@@ -132,6 +133,8 @@ def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         said = await said_by(request) if one.bodies else None
         if (one.method, one.path) in BY_BOTH and not is_of_operator(request, said):
+            return await handler(request)
+        if isinstance(said, dict) and said.get("dry_run") is True:
             return await handler(request)
         try:
             response = await handler(request)

@@ -284,8 +284,14 @@ def dead_letter_task(asked: Asked) -> Iterator[Need]:
     yield from target(asked)
 
 
+def move_task(asked: Asked) -> Iterator[Need]:
+    """Yield admin on the topic in the body from which messages are moved, and send on the target topic."""
+    yield on_topic(Verb.ADMIN, asked.in_body("source"))
+    yield from target(asked)
+
+
 def target(asked: Asked) -> Iterator[Need]:
-    """Yield send on the target topic of dead letters, if it is given."""
+    """Yield send on the target topic of dead letters or messages, if it is given."""
     if topic := asked.in_body("target"):
         yield on_topic(Verb.SEND, topic)
 
@@ -370,6 +376,11 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("GET", "/api/dead-letters/tasks/{id}"): all_groups,
     ("DELETE", "/api/dead-letters/tasks/{id}"): all_groups,
     ("GET", "/api/dead-letters/tasks/{id}/items"): all_groups,
+    ("GET", "/api/moves/tasks"): all_topics,
+    ("POST", "/api/moves/tasks"): move_task,
+    ("GET", "/api/moves/tasks/{id}"): all_topics,
+    ("DELETE", "/api/moves/tasks/{id}"): all_topics,
+    ("GET", "/api/moves/tasks/{id}/items"): all_topics,
     ("GET", "/api/whoami"): no_needs,
     ("GET", "/api/auth/users"): whole_broker,
     ("POST", "/api/auth/users"): whole_broker,

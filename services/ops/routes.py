@@ -29,6 +29,7 @@ from services.ops import (
     halves,
     journal,
     messages,
+    moves,
     probes,
     receiving,
     schedules,
@@ -43,7 +44,7 @@ from services.ops import (
 )
 from services.ops.operation import Operation
 
-TASKS = (timer_tasks.TIMERS, dead_letters.DEAD_LETTERS)
+TASKS = (timer_tasks.TIMERS, dead_letters.DEAD_LETTERS, moves.MOVES)
 OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     probes.Probes: probes.OPERATIONS,
     topics.TopicsApi: topics.OPERATIONS,

@@ -1,26 +1,16 @@
 """The operations of `/api/topics`: topics are listed, shown, created, changed, purged and deleted.
 
-<<<<<<< HEAD
     GET    /api/topics?counts=             lists topics; with counts=true also their numbers of messages
     POST   /api/topics                     creates a topic: name, message_type, queue_count
     GET    /api/topics/TOPIC?since_ms=     shows a topic with the first and next offsets of its queues, and
                                            the offsets at a time; with oldest=true also the time at which the
                                            first message of each queue was stored
-    PUT    /api/topics/TOPIC               alters a topic: message_type, queue_count
+    PUT    /api/topics/TOPIC               alters a topic: message_type, queue_count, retention, discard,
+                                           reason
     DELETE /api/topics/TOPIC?discard=      deletes a topic
-    GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a topic
+    GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a
+                                           topic, and the messages that a retention=7d would discard
     POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard
-=======
-    GET    /api/topics?counts=             every topic, and how many messages it keeps if counts is true
-    POST   /api/topics                     creates one: name, message_type, queue_count
-    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time;
-                                           with oldest=true also when the first message of each was stored
-    PUT    /api/topics/TOPIC               alters one: message_type, queue_count, retention, discard, reason
-    DELETE /api/topics/TOPIC?discard=      deletes one
-    GET    /api/topics/TOPIC/use           the messages, timers, halves, schedules and groups of one; with
-                                           retention=7d also how many messages that would discard at once
-    POST   /api/topics/TOPIC/purge         discards its messages: discard
->>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
 
 A change that would discard data is refused (409). `discard` permits a change that discards unfinished
 messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`).
@@ -123,11 +113,7 @@ class DeletionQuery(Nothing):
 
 
 class TopicAnswer(TypedDict):
-<<<<<<< HEAD
-    """A topic with its type and its number of queues."""
-=======
-    """A topic. `retention_ms` is its own retention, if it has one."""
->>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
+    """A topic with its type and its number of queues, and its retention if it has one."""
 
     name: str
     message_type: str
@@ -217,13 +203,8 @@ class TopicUseAnswer(TopicAnswer):
 
 
 def topic_shape(topic: Topic) -> TopicAnswer:
-<<<<<<< HEAD
     """Return a topic in JSON form."""
-    return {
-=======
-    """Return a topic as JSON has it."""
     shape: TopicAnswer = {
->>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
         "name": topic.name,
         "message_type": topic.message_type.value,
         "queue_count": topic.queue_count,
@@ -246,13 +227,8 @@ def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
 
 
-<<<<<<< HEAD
-def use_shape(use: TopicUse) -> TopicUseAnswer:
-    """Return the use of a topic in JSON form."""
-=======
 def use_shape(use: TopicUse, expired: Expired | None = None) -> TopicUseAnswer:
-    """Return the use of a topic, and what a retention would discard, as JSON has it."""
->>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
+    """Return the use of a topic, and the messages that a retention would discard, in JSON form."""
     return {
         **topic_shape(use.topic),
         "messages": use.messages,
@@ -309,19 +285,13 @@ class TopicsApi:
         return await written({**topic_shape(topic), **more, "queues": queues}, pauses=pauses)
 
     async def use(self, request: Request) -> Response:
-<<<<<<< HEAD
         """Show the objects that a change of a topic affects."""
-        use = self._live.query(self._live.core.topic_changes.use, request.path_params["topic"])
-        return await written(use_shape(use))
-=======
-        """Show what a change of a topic concerns."""
         name, query = request.path_params["topic"], asked(UseQuery, request)
         changes, expired = self._live.core.topic_changes, None
         use = self._live.query(changes.use, name)
         if query.retention:
             expired = self._live.decide(changes.expired, name, retention_in(query.retention))
         return await written(use_shape(use, expired))
->>>>>>> 13954119 (topics: alter a topic's retention, and take a reason)
 
     async def alter(self, request: Request) -> JSONResponse:
         """Change the type or the retention of a topic, or add queues."""

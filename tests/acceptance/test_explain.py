@@ -73,7 +73,10 @@ def test_a_purged_message_is_told_to_be_discarded(broker: Serving) -> None:
     broker.run("send", "orders", "y", "--key", "order-8")
     told = broker.told("order-7")
     assert happened(told) == ["stored", "discarded"]
-    assert told["messages"][0]["state"] == "discarded: an operator purged or deleted its topic"
+    assert (
+        told["messages"][0]["state"]
+        == "discarded: by a purge, a deletion, a move or the retention of its topic"
+    )
     assert broker.told("order-8")["messages"][0]["state"] == "acknowledged by nobody yet"
     broker.run("topic", "delete", "orders", "--discard", "--yes")
     assert happened(broker.told("order-8")) == ["stored", "discarded"]

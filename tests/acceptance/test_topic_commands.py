@@ -60,3 +60,39 @@ def test_a_retention_is_previewed_and_holds_after_kill_9(broker: Serving) -> Non
     assert young.returncode == 0, "nothing is lost, so it needs no --yes"
     none = broker.run("topic", "alter", "prices", "--retention", "none")
     assert "messages up to" not in none.stdout
+
+
+def test_messages_are_moved_and_not_copied_twice_after_kill_9(broker: Serving) -> None:
+    assert broker.run("topic", "create", "orders", "slow", "--queues", "2").returncode == 0
+    assert broker.run("group", "create", "shop", "orders").returncode == 0
+    for batch in range(3):
+        messages = [
+            {"topic": "orders", "body": f"{batch}-{n}", "tag": "bulk" if n % 2 else "", "keys": ["k"]}
+            for n in range(500)
+        ]
+        broker.ask("POST", "messages", {"messages": messages})
+    command = ("topic", "move", "orders", "slow", "--tag", "bulk")
+    preview = broker.run(*command, "--limit", "5")
+    assert preview.stdout == "would move 5 of 750 messages of orders to slow\n"
+    first = broker.run(*command, "--limit", "5", "--yes", "--reason", "a trial").stdout
+    assert first.startswith("done  move  5 of 5 (750 match)  MOVED 5  task ")
+    detached = json.loads(broker.run(*command, "--yes", "--detach", "--json").stdout)
+    while broker.ask("GET", f"moves/tasks/{detached['id']}")[1]["done"] < 50:
+        time.sleep(0.01)
+    broker.kill()
+    broker.start()
+    items = json.loads(
+        broker.run("topic", "tasks", detached["id"], "--items", "--limit", "1000", "--json").stdout
+    )["items"]
+    assert {one["verdict"] for one in items} == {"MOVED"}
+    assert len(items) >= 50
+    assert broker.run(*command, "--yes").stdout.startswith("done  move")
+    bodies = broker.delivered("slow")
+    assert len(bodies) == len({*bodies}) == 750, "each is there once"
+    use = broker.ask("GET", "topics/orders/use")[1]
+    assert use["unfinished"] == 750
+    assert "move" in broker.run("topic", "tasks").stdout
+    assert "a trial" in broker.run("journal", "--about", "a trial").stdout
+    message_id = items[0]["message_id"]
+    life = broker.run("explain", message_id, "--topic", "slow").stdout
+    assert f"moved from orders:{items[0]['name']}" in life

@@ -13,6 +13,9 @@ has, in order. A told act is among them, as its records were durable when it was
     waiting    a timer or a half of a topic waits, or ended
     noted      an act is in the journal
 
+A move of a message sends its copy, then finishes it for each group or empties its place. A copy that a crash
+has left alone is found by the next move.
+
 Timers and halves that wait are held against what `use` counts; a refused change must change nothing.
 """
 
@@ -28,6 +31,8 @@ from itertools import islice
 from commitlog.disk import SyncFailed
 from commitlog.facts.facts import GroupJoined, LogCut
 from commitlog.message import Message, MessageType
+from commitlog.properties import to_message
+from commitlog.record import Record
 from commitlog.recovery import trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from consumequeue.filter import EVERYTHING
@@ -68,6 +73,7 @@ class State:
     groups: dict[str, set[str]] = field(default_factory=lambda: {topic: set() for topic in TOPICS})
     waiting: list[tuple[str, str, str]] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
+    copies: set[str] = field(default_factory=set)
 
     def pending(self, topic: str) -> set[str]:
         """Return the ids of the messages of a topic that are not purged."""
@@ -101,6 +107,8 @@ class World:
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self.retirements: list[Retirement] = []
         self.counts = Counter[str]()
+        self.moved: dict[str, str] = {}
+        """The topic from which each message was moved, by its id."""
         self.stored_ms: dict[str, int] = {}
         """The store time of each message that was sent."""
 
@@ -109,7 +117,8 @@ class World:
         acts: list[tuple[float, Callable[[], object]]] = [
             (8, self.send), (4, self.receive), (2, self.make), (1, self.set_timer), (1, self.end_timer),
             (1, self.begin_half), (1, self.end_half), (2, self.purge), (3, self.delete), (2, self.alter),
-            (2, self.note), (6, self.flush), (1, self.checkpoint), (1, self.crash), (2, self.pass_time),
+            (2, self.note), (3, self.move), (6, self.flush), (1, self.checkpoint), (1, self.crash),
+            (2, self.pass_time),
         ]  # fmt: skip
         [act] = self.chance.choices([act for _, act in acts], [weight for weight, _ in acts])
         self.endure(act)
@@ -274,6 +283,51 @@ class World:
         about = self._new_id()
         self.broker.journal.add_entry(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
         self._add(_noted(about))
+
+    def move(self) -> None:
+        """Move an unfinished message to the other topic, once."""
+        source, target = self.chance.sample(TOPICS, 2)
+        topics = self.state().topics
+        if (
+            source not in topics
+            or target not in topics
+            or not {topics[source][0], topics[target][0]} <= {*PLAIN}
+        ):
+            return
+        queue_id = self.chance.randrange(topics[source][1])
+        page = self.broker.topic_moves.read_page(source, queue_id, 0, self.broker.end_offset, 4)
+        groups = self.broker.groups.groups_of(source)
+        for one in page.messages[: 1 if not groups else 4]:
+            message_id = one.message.message_id
+            if message_id in self.moved and self.moved[message_id] != source:
+                continue  # in this topic it is a copy: groups of the topic may have finished it before
+            before = self.broker.store.unflushed_count
+            moved = self.broker.topic_moves.move(source, queue_id, one.queue_offset, target, self.now_ms)
+            self.counts[moved.verdict] += 1
+            if moved.verdict != "MOVED":
+                assert self.broker.store.unflushed_count == before, (
+                    "a message that stays has changed something"
+                )
+                continue
+            self.moved[message_id] = source
+            place = f"{source}:{queue_id}:{one.queue_offset}"
+            self._note_move(place, list(islice(self.broker.store.unflushed(), before, None)))
+            self.done += [(moved.durable_at, group, source, message_id) for group in groups]
+
+    def _note_move(self, place: str, appended: list[Appended]) -> None:
+        """Note the copy of a moved message, unless it was there, and the queue that begins after it."""
+        for one in appended:
+            if isinstance(one.stored, Record) and one.queue is not None and one.queue[0] in TOPICS:
+                copy = to_message(one.stored)
+                assert copy.properties["TW_REDRIVE_OF"] == place
+                assert place not in self.state().copies, "a message is copied twice"
+                self.records.append(
+                    (one.end_offset, _copied(place, (*one.queue, one.queue_offset), copy.message_id))
+                )
+            for fact in one.facts:
+                if isinstance(fact, LogCut):
+                    ends = {(topic, at): end for topic, at, end in fact.queues or ()}
+                    self.records.append((one.end_offset, _begun(ends)))
 
     def _change(self, verb: str, topic: str, *arguments: object, **named: int | None) -> TopicChange | None:
         """Call a verb on a topic; a refusal changes nothing."""
@@ -462,6 +516,14 @@ class World:
 
 def _sent(place: Place, message_id: str) -> Effect_:
     return lambda state: state.messages.update({place: message_id})
+
+
+def _copied(copied_from: str, place: Place, message_id: str) -> Effect_:
+    def effect(state: State) -> None:
+        state.copies.add(copied_from)
+        state.messages[place] = message_id
+
+    return effect
 
 
 def _joined(topic: str, group: str) -> Effect_:

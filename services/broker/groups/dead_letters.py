@@ -79,7 +79,7 @@ class DeadLetters:
             property_names.DEAD_LAST_ERROR: str(attempts.last or ""),
         }
         topic = self._topics.dead_letters(key.group, now_ms)
-        self._store.append(_copy(record, topic.name, marks), now_ms)
+        self._store.append(copy_of(record, topic.name, marks), now_ms)
         self._statistics.dead_letters[(key.topic, key.group)] += 1
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
@@ -138,8 +138,8 @@ class DeadLetters:
         else:  # Consumers of the other topic receive the name of the original topic.
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
-        again = _copy(record, topic.name, marks)
-        again.queue_id = _queue_number(record, topic, queue_offset) % topic.queue_count
+        again = copy_of(record, topic.name, marks)
+        again.queue_id = queue_number(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
         return self._groups.finish(key, [queue_offset], now_ms)
 
@@ -163,8 +163,8 @@ class DeadLetters:
         return key, record
 
 
-def _queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return a number that selects the queue of a redriven message, from its lite topic, group, or offset.
+def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
+    """Return a number that selects the queue of a copied message, from its lite topic, group, or offset.
 
     Raise `MessageTypeConflict`.
     """
@@ -185,7 +185,7 @@ def _key(group: str) -> GroupQueue:
     return GroupQueue(OPERATORS, DEAD_LETTER_PREFIX + group, 0)
 
 
-def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
+def copy_of(record: Record, topic: str, marks: dict[str, str]) -> Record:
     """Return a copy of a message for another topic, without its delivery properties."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):

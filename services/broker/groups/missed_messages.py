@@ -69,8 +69,8 @@ class MissedMessages:
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
     """Return the log lines about one cut, with one line for each large loss and one for all smaller losses.
 
-    Each line contains the command that shows details. If `is_cut` is false, the losses are due to the retention
-    of a topic, or to rebuilt queues that begin at a later offset.
+    Each line contains the command that shows details. If `is_cut` is false, the losses are due to the
+    retention of a topic, or to rebuilt queues that begin at a later offset.
     """
     who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
     holding = WHAT_HOLDS_LONGER if is_cut else "The retention of a topic (topic show) waits for no group."

@@ -38,6 +38,12 @@ def check_receivable(name: str) -> None:
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
 
+def check_alterable(name: str) -> None:
+    """Raise `IllegalTopic` if a topic is one of the broker's own topics, or has dead letters."""
+    if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
+        raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
+
+
 def check_group_name(name: str) -> None:
     """Raise `IllegalGroup` unless the name is legal for a consumer group."""
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,7 @@ from services.cli.groups.dlq_views import (
 )
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.bulk import Bulk, Run, many_option
+from services.cli.terminal.bulk import Bulk, Run, many_option, per_second
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_past_ms
 from services.http.api import Api
@@ -32,8 +31,6 @@ app = typer.Typer(
 )
 
 TASKS = Bulk("dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells, "offset")
-RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
-SECONDS = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
 
 GroupArgument = Annotated[str, typer.Argument(help="The consumer group of the dead letters.")]
@@ -220,17 +217,6 @@ def refuse_many(wanted: dict[str, Any], run: Run, **given: str) -> None:
     """Refuse options for many dead letters where one is named."""
     filters = {"died-of" if name == "reason" else name: value for name, value in wanted.items()}
     bulk.refuse_given(filters | given | run.given(), "dead letters", "leave it out, or the offset")
-
-
-def per_second(rate: str) -> float:
-    """Return a rate per second, 0 for none; raise `ConfigurationError`."""
-    if not rate:
-        return 0
-    found = RATE.fullmatch(rate)
-    count = float(found[1]) / SECONDS[found[2] or ""] if found else 0
-    if not count:
-        raise ConfigurationError(f"--rate is {rate!r}: write it as 50/s, 600/m or 100/h.")
-    return count
 
 
 def tell_end(answer: dict[str, Any], where: str, as_json: bool) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from services.cli.terminal import output
+from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.bulk import Bulk, Run, per_second
 from services.cli.terminal.listing import lists
 from services.settings.errors import InputUnreadable
 from services.times.display import exactly, span
@@ -25,6 +26,14 @@ app = typer.Typer(
 
 
 USAGE = 2
+TASKS = Bulk(
+    "moves",
+    "topic",
+    "move FROM TO --yes",
+    ("from", "to"),
+    lambda task: (task["source"], task["target"]),
+    "queue:offset",
+)
 
 
 class TopicType(StrEnum):
@@ -275,6 +284,73 @@ def delete(
     given = {"discard": "true" if discard else "", "reason": reason}
     use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
+
+
+def many_filter(help_text: str, *flags: str) -> Any:
+    """Return an option that says which messages."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
+
+
+@app.command()
+def move(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The topic of the messages.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The topic to move them to.")],
+    key: Annotated[str, many_filter("A message key or message id.", "--key")] = "",
+    tag: Annotated[str, many_filter("The tag of the messages.", "--tag")] = "",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="A property of the messages; may be repeated.",
+            rich_help_panel="Filters",
+        ),
+    ] = None,
+    rate: Annotated[str, bulk.many_option("Highest rate: 50/s, 600/m; default: no limit.", "--rate")] = "",
+    reason: ReasonOption = "",
+    yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the unfinished messages of a topic, or those that match, to another topic, as a task.
+
+    Each is copied to TO, and then finished for all groups of FROM. Messages that a consumer has are left.
+
+    Example: tidewheel topic move orders orders-slow --tag bulk --rate 50/s --yes
+    """
+    given: dict[str, Any] = {"key": key, "tag": tag, "property": properties}
+    wanted: dict[str, Any] = {
+        "source": source,
+        "target": target,
+        "filter": {name: value for name, value in given.items() if value},
+        "rate_per_second": per_second(rate),
+        "reason": reason,
+    }
+    run = Run(yes, dry_run, detach, as_json, limit)
+    said = f"of {source} to {target}"
+    TASKS.start(broker_at(http), wanted, run, lambda count: f"would move {run.extent(count)} messages {said}")
+
+
+@app.command()
+def tasks(
+    task: bulk.TaskArgument = "",
+    stop: bulk.StopOption = False,
+    items: bulk.ItemsOption = False,
+    limit: bulk.ItemsLimitOption = bulk.ITEMS_SHOWN,
+    after: bulk.ItemsAfterOption = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the tasks that move messages since the broker's start, or one of them, or stop it.
+
+    With --items, list what a task has moved; this works after a restart, too.
+
+    Example: tidewheel topic tasks 3f2a9c01b7de --stop
+    """
+    TASKS.show_tasks(broker_at(http), task, stop, as_json, items, limit, after)
 
 
 def show_expired(use: dict[str, Any], as_json: bool) -> None:

@@ -7,6 +7,7 @@ list.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ ITEMS_SHOWN: Final = 100
 LOOK_AGAIN_SECONDS = 0.2
 SAY_SECONDS: Final = 10
 """Between two lines about a task where stderr is no terminal, such as a log or a pipe."""
+RATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
+SECONDS: Final = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 ERASE: Final = "\r\033[2K"
 
 
@@ -216,6 +219,17 @@ def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str
     """Return a filter as the HTTP interface takes it: the texts that are given, and the times as moments."""
     moments = {name: parse(text, f"--{name}") for name, text in times.items() if text}
     return {name: text for name, text in texts.items() if text} | moments
+
+
+def per_second(rate: str) -> float:
+    """Return a rate per second, 0 for none; raise `ConfigurationError`."""
+    if not rate:
+        return 0
+    found = RATE.fullmatch(rate)
+    count = float(found[1]) / SECONDS[found[2] or ""] if found else 0
+    if not count:
+        raise ConfigurationError(f"--rate is {rate!r}: write it as 50/s, 600/m or 100/h.")
+    return count
 
 
 def refuse_given(given: dict[str, Any], items: str, remedy: str) -> None:

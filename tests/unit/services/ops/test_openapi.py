@@ -43,6 +43,12 @@ GROUPS: list[tuple[str, str, object]] = [
     ("get", "/api/dead-letters/tasks/none", None),
     ("delete", "/api/dead-letters/tasks/none", None),
     ("get", "/api/dead-letters/tasks/none/items", None),
+    ("get", "/api/moves/tasks", None),
+    ("post", "/api/moves/tasks", {"source": "r", "target": "r"}),
+    ("post", "/api/moves/tasks", {"source": "r", "target": "no-topic"}),
+    ("get", "/api/moves/tasks/none", None),
+    ("delete", "/api/moves/tasks/none", None),
+    ("get", "/api/moves/tasks/none/items", None),
 ]
 MISSING = {"receipt_handles": ["t 0 1763700000000 60000 0 0 broker 0 0 0 7"]}
 RECEIVING: list[tuple[str, str, object]] = [

@@ -100,6 +100,7 @@ def test_a_user_without_rights_is_refused_everywhere_but_where_none_is_needed(at
         "/api/topics": {"name": "t"},
         "/api/groups": {"name": "g"},
         "/api/dead-letters/tasks": {"verb": "purge", "group": "g"},
+        "/api/moves/tasks": {"source": "t", "target": "u"},
     }
     other = {"topic": "t", "receipt_handles": ["t 0"], "key": "k"}
 
@@ -605,7 +606,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(at_desk: AtDesk) -> None:
                 path = operation.path.replace("{id}", half if "transactions" in operation.path else "1")
                 url = re.sub(r"{\w+}", "t", path)
                 url += "?topic=t&key=k" if url in ("/api/timers/one", "/api/messages") else ""
-                fields = {"topic": "t", "key": "k", "name": "t", "group": "g", "body": "x"}
+                fields = {"topic": "t", "key": "k", "name": "t", "group": "g", "body": "x", "source": "t"}
                 fields |= {"topics": ["t"], "receipt_handles": ["t 0"], "in": "1h"}
                 body = fields if operation.bodies or operation.media_types else None
                 answer = await one.call("eve", operation.method, url, body)

@@ -1,0 +1,204 @@
+"""Moves messages from one topic to another, one by one, for a task of an operator (`live/move_tasks.py`).
+
+    unfinished message --copy--> target --the same turn--> finished by each group of the source
+                                                       or, without groups, the queue begins after it
+
+1. A message is moved if a group of the source has not finished it, or if no group receives the source. Each
+   group of the target then receives the copy, also a group that had finished the message in the source.
+2. The copy has the id, the keys, the tag and the properties of the message. `TW_REDRIVE_OF` has the topic,
+   the queue and the offset of the message, and `TW_ORIGIN_TOPIC` its first topic.
+3. The copy precedes the end of the message in the log. A crash may keep only the copy. The next move then
+   finds the copy by its id and `TW_REDRIVE_OF`, and does not make another.
+4. A message that a consumer has is not moved (`LEASED`), nor is a later message of its message group.
+   Messages of a message group are moved in their order into one queue.
+
+Cost: a look-up in the key index, a read and an append for each message. Weak spot: a copy is not found if the
+message has no id, or if more than `SAME_ID_READ_MAX` later messages of the target have the id.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple
+
+from commitlog import limits, properties
+from commitlog.errors import StoreDamaged
+from commitlog.message import Message, MessageType
+from commitlog.record import Record
+from consumequeue.queue import ConsumeQueue
+from services.broker.groups.dead_letters import copy_of, queue_number
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.housekeeping import Housekeeping
+from services.broker.spine.errors import MessageTypeConflict, TopicInUse
+from services.broker.spine.reading import Reading
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, check_alterable
+from services.broker.spine.values import Topic
+from tidewheel import property_names
+from tidewheel.errors import ClientMistake
+
+MOVED: Final = "MOVED"
+LEASED: Final = "LEASED"
+FINISHED: Final = "FINISHED"
+UNREADABLE: Final = "UNREADABLE"
+_APART: Final = (MessageType.LITE, MessageType.PRIORITY)
+"""The types of topics whose messages have a place of their own, which a move would lose."""
+
+
+class Movable(NamedTuple):
+    """An unfinished message at its place in a queue."""
+
+    queue_id: int
+    queue_offset: int
+    message: Message
+
+
+class MovePage(NamedTuple):
+    """Unfinished messages of a queue by offset. `after` is the next offset to read, or None at the end."""
+
+    messages: list[Movable]
+    after: int | None
+
+
+class Moved(NamedTuple):
+    """The verdict on a message, and the log offset that must become durable."""
+
+    verdict: str
+    durable_at: int
+
+
+class TopicMoves:
+    """Moves of messages between topics."""
+
+    def __init__(
+        self, store: Store, topics: Topics, groups: Groups, reading: Reading, housekeeping: Housekeeping
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._housekeeping = reading, housekeeping
+
+    def check(self, source: str, target: str, *, is_filtered: bool) -> None:
+        """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` or `TopicInUse` if nothing can be moved."""
+        for name in (source, target):
+            check_alterable(name)
+            if self._topics.get(name).message_type in _APART:
+                raise ClientMistake(
+                    f"{name!r} takes {self._topics.get(name).message_type.value}: messages are moved between "
+                    "topics of the other types only."
+                )
+        if source == target:
+            raise ClientMistake(f"{source!r} is the topic of the messages already: name another.")
+        if is_filtered:
+            self._check_groups(source)
+
+    def read_page(self, source: str, queue_id: int, first: int, end_offset: int, count_max: int) -> MovePage:
+        """Return unfinished messages of a queue from `first` on that were stored below a log offset.
+
+        The page has up to `count_max` messages, or fewer if they are large. Raise `StoreDamaged`.
+        """
+        queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[Movable](), 0
+        offset = max(first, queue.min_offset)
+        while (offset := self._open_from(source, queue_id, offset, queue)) < queue.end_offset:
+            entry = queue.entry(offset)
+            if entry.physical_offset >= end_offset:
+                break
+            if len(found) == count_max or body_bytes > limits.LOOK_BYTES_MAX:
+                return MovePage(found, offset)
+            record = self._reading.record(queue, offset, entry)
+            if record is not None:
+                body_bytes += len(record.body)
+                found.append(Movable(queue_id, offset, properties.to_message(record)))
+            offset = self._reading.next_offset(queue, offset, entry)
+        return MovePage(found, None)
+
+    def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> Moved:
+        """Move a message to the end of a queue of `target`, if it is unfinished and no consumer has it.
+
+        Raise `DiskFull`, `TopicNotFound`, `TopicInUse` or `MessageTypeConflict`.
+        """
+        self._housekeeping.refuse_new()
+        topic, queue = self._topics.get(target), self._store.dispatch.look(source, queue_id)
+        self._topics.get(source)
+        keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
+        opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
+        if queue_offset < queue.min_offset or (keys and not opened):
+            return Moved(FINISHED, 0)
+        if not keys:
+            self._check_prefix(source, queue, queue_offset)
+        record = self._reading.record(queue, queue_offset, queue.entry(queue_offset))
+        if record is None:
+            return Moved(UNREADABLE, 0)
+        message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
+        _check_type(topic, message_group)
+        for key in opened:
+            flight = self._groups.peek_in_flight(key)
+            if flight.is_leased(queue_offset) or flight.message_groups.has_lease(message_group):
+                return Moved(LEASED, 0)
+        place = f"{source}:{queue_id}:{queue_offset}"
+        durable_at = 0
+        if not self._is_copied(record, target, place):
+            durable_at = self._copy(record, topic, place, queue_offset, now_ms)
+        for key in opened:
+            self._groups.in_flight(key).withdraw(queue_offset, message_group)
+            durable_at = max(durable_at, self._groups.finish(key, [queue_offset], now_ms))
+        if not keys:
+            after = self._reading.next_offset(queue, queue_offset, queue.entry(queue_offset))
+            rows, places = [(source, queue_id, after)], [queue.place(after)]
+            durable_at = max(durable_at, self._housekeeping.advance_queues(rows, places, now_ms))
+        return Moved(MOVED, durable_at)
+
+    def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
+        """Append the copy of a message, and return the log offset that must become durable."""
+        first_topic = properties.value_of(record.properties, property_names.ORIGIN_TOPIC) or record.topic
+        marks = {property_names.REDRIVE_OF: place, property_names.ORIGIN_TOPIC: first_topic}
+        if first_topic == topic.name:
+            marks[property_names.ORIGIN_TOPIC] = ""
+        copy = copy_of(record, topic.name, marks)
+        copy.queue_id = queue_number(record, topic, queue_offset) % topic.queue_count
+        return self._store.append(copy, now_ms).end_offset
+
+    def _is_copied(self, record: Record, target: str, place: str) -> bool:
+        """Return whether an interrupted move has left a durable copy of a message."""
+        message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
+        if not message_id:
+            return False
+        found = self._store.offsets_named(target, message_id, self._store.log.first_offset)
+        for offset in islice(found, limits.SAME_ID_READ_MAX):
+            with suppress(StoreDamaged):
+                stored = self._store.read(offset)
+                marks = properties.value_of(stored.properties, property_names.REDRIVE_OF)
+                if stored.topic == target and marks == place:
+                    return True
+        return False
+
+    def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
+        """Return the first offset from `offset` on that a group has not finished, or that is in the queue."""
+        keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
+        opened = [self._groups.peek_in_flight(key).offsets.open_from(offset) for key in keys]
+        return min(opened, default=max(offset, queue.min_offset))
+
+    def _check_groups(self, source: str) -> None:
+        """Raise `TopicInUse` if no group receives a topic, whose messages can then only be moved in order."""
+        if not self._groups.groups_of(source):
+            raise TopicInUse(
+                f"No group receives {source!r}, so its messages are moved from the oldest on, all of them: "
+                f"leave the filter out, or create a group first: tidewheel group create GROUP {source}"
+            )
+
+    def _check_prefix(self, source: str, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Raise `TopicInUse` if readable messages are below an offset at which a queue would begin."""
+        offset = queue.min_offset
+        while offset < queue_offset:
+            entry = queue.entry(offset)
+            if self._reading.record(queue, offset, entry) is not None:
+                self._check_groups(source)
+            offset = self._reading.next_offset(queue, offset, entry)
+
+
+def _check_type(topic: Topic, message_group: str) -> None:
+    """Raise `MessageTypeConflict` if a topic does not take messages with, or without, a message group."""
+    name, taken = topic.name, topic.message_type
+    if taken is not MessageType.MIXED and (taken is MessageType.FIFO) != bool(message_group):
+        which = f"of the message group {message_group!r}" if message_group else "of no message group"
+        raise MessageTypeConflict(f"{name!r} takes {taken.value}, this message is {which}.")

@@ -1,0 +1,155 @@
+"""Move tasks move the messages of a topic to another topic under the rules of `services.live.tasks`.
+
+    count -> queue -> page -> matching messages -> slice, in order -> flush -> pause for the rate -> ...
+
+A task moves the unfinished messages that were stored when it began. Messages of one slice are moved in the
+order of their offsets (`services.broker.topic_moves`), and end with a verdict: MOVED, LEASED (a consumer has
+the message or an earlier one of its message group), FINISHED or UNREADABLE, or the code of an error.
+
+Cost: each unfinished message is read twice, or once without a filter, and its record is copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.task_items import TaskItem
+from services.broker.topic_moves import Movable
+from services.live.tasks import Task, Tasks
+from tidewheel.errors import Busy, TidewheelError
+
+SLICES_PER_SECOND = 10
+
+
+class MoveVerb(Enum):
+    """The action of a task on each message."""
+
+    MOVE = "move"
+
+
+@dataclass(slots=True, frozen=True)
+class MessageFilter:
+    """A filter of messages that must match in every given field. `key` is a message key or the message id."""
+
+    key: str = ""
+    tag: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def matches(self, message: Message) -> bool:
+        """Return whether a message matches."""
+        return (
+            self.key in ("", message.message_id, *message.keys)
+            and self.tag in ("", message.tag)
+            and all(message.properties.get(name) == value for name, value in self.properties)
+        )
+
+
+EVERY_MESSAGE = MessageFilter()
+
+
+@dataclass(slots=True, frozen=True)
+class MoveOrder:
+    """An order for a task that moves messages from `source` to `target`.
+
+    The rate is at most `per_second` messages per second, where 0 means no limit.
+    """
+
+    source: str
+    target: str
+    wanted: MessageFilter = field(default_factory=MessageFilter)
+    per_second: float = 0
+    reason: str = ""
+    limit: int = 0
+    verb: MoveVerb = MoveVerb.MOVE
+
+    @property
+    def slice_count(self) -> int:
+        """The number of messages in a slice."""
+        if not self.per_second:
+            return limits.TASK_SLICE
+        return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
+
+    def pause_seconds(self, count: int) -> float:
+        """Return the minimum time in seconds for moving `count` messages."""
+        return count / self.per_second if self.per_second else 0
+
+
+MoveTask = Task[MoveOrder]
+
+
+class MoveTasks(Tasks[MoveOrder]):
+    """The tasks that move messages."""
+
+    what = "messages"
+
+    def check(self, order: MoveOrder) -> None:
+        """Reject an order whose topics do not exist, or between which no message can be moved."""
+        is_filtered = order.wanted != EVERY_MESSAGE
+        self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
+
+    async def count(self, order: MoveOrder) -> int:
+        """Return the number of messages that match."""
+        return sum([len(found) async for found in self._pages(order, self._live.core.end_offset)])
+
+    def _end_offset(self, order: MoveOrder) -> int:
+        return self._live.core.end_offset
+
+    async def _work(self, task: MoveTask) -> None:
+        """Move the messages that were stored when the task began, queue by queue."""
+        order = task.order
+        task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
+        async for page in self._pages(order, task.end_offset):
+            found = task.admit(page)
+            for first in range(0, len(found), order.slice_count):
+                if task.why:
+                    return
+                await self._slice(task, found[first : first + order.slice_count])
+            if task.is_full or task.why:
+                return
+
+    async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[Movable]]:
+        """Yield the matching messages of each queue by offset, one page for each turn of the loop."""
+        read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_LOOKED_AT_ONCE
+        for queue_id in range(self._live.core.topics.get(order.source).queue_count):
+            after: int | None = 0
+            while after is not None:
+                page = self._live.query(read, order.source, queue_id, after, end_offset, count)
+                yield [one for one in page.messages if order.wanted.matches(one.message)]
+                after = page.after
+                await asyncio.sleep(0)
+
+    async def _slice(self, task: MoveTask, found: Sequence[Movable]) -> None:
+        """Move a slice in order, wait until the slice is durable, and pause to limit the rate."""
+        loop, order = asyncio.get_running_loop(), task.order
+        ends, done, durable_at = loop.time() + order.pause_seconds(len(found)), list[TaskItem](), 0
+        try:
+            for one in found:
+                await self._live.room.wait_for_copy()
+                verdict, moved_at = self._move(order, one)
+                name = f"{one.queue_id}:{one.queue_offset}"
+                done.append(TaskItem(order.source, name, one.message.message_id, verdict))
+                durable_at = max(durable_at, moved_at)
+        finally:
+            self._note(task, done)
+        await self._live.wait_until_durable(durable_at)
+        with suppress(TimeoutError):
+            if (left := ends - loop.time()) > 0:
+                async with asyncio.timeout(left):
+                    await task.stop_requested.wait()
+
+    def _move(self, order: MoveOrder, one: Movable) -> tuple[str, int]:
+        """Move a message, and return its verdict or the code of an error, and the log offset to wait for."""
+        try:
+            return self._live.decide(
+                self._live.core.topic_moves.move, order.source, one.queue_id, one.queue_offset, order.target
+            )
+        except Busy:
+            raise
+        except TidewheelError as error:
+            return error.code, 0
