@@ -1,9 +1,11 @@
-"""Keep files, with unchanged copies of records of open and expired half messages from deleted segments.
+"""Keep files, with unchanged copies of the records of open and expired half messages and of held timers, from
+deleted segments.
 
 Before retention deletes segments, the records that are still needed are copied without gaps to a file
 `keep/<20 digits: the offset up to which the log was deleted>`. Therefore a half message that is open for
-weeks does not prevent the deletion of segments. A keep file is deleted when none of its records is needed.
-Memory: four integers for each kept record, which are computed in the worker of a retirement.
+weeks, or a timer that is held for weeks, does not prevent the deletion of segments. A keep file is deleted
+when none of its records is needed. Memory: four integers for each kept record, which are computed in the
+worker of a retirement.
 """
 
 from __future__ import annotations

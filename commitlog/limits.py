@@ -154,6 +154,7 @@ CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
 DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000
 DELIVERIES_PER_TICK_MAX = 2_000
+RELEASE_PER_SECOND_MAX = 1_000_000
 SCHEDULER_PER_TICK_MAX = 500  # expired leases and due check-backs, 10 to 20 us each
 TIMER_RUN_MIN = 32  # the minimum number of due timers that are delivered as columns
 

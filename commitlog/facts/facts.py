@@ -14,8 +14,9 @@ single record. Therefore a crash preserves either all facts of the record or non
     LeaseChanged      lease                                    a lease began, or ended unacknowledged
     PolicySet, GroupLeft, FiltersForgotten, GroupJoined
                       group                                    a change of a group's policy, topics or filters
-    TopicSet, TopicDeleted
-                      topic                                    a topic was created or changed, or was deleted
+    TopicSet, TopicDeleted, TopicHeld, TopicReleased
+                      topic                                    a topic was created, changed or deleted, or its
+                                                               due timers are held or released
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 a change of a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
@@ -89,12 +90,16 @@ class Stamp(Protocol):
 
 
 class TimerSet(NamedTuple):
-    """A timer was set at the offset of its record, named by a message id (or None) and a key (or "")."""
+    """A timer was set at the offset of its record, named by a message id (or None) and a key (or "").
+
+    If `is_held` is true, the timer was due while its topic was held, and waits for the release of the topic.
+    """
 
     due_ms: int
     topic: str
     message_id: str | None
     key: str
+    is_held: bool = False
 
 
 class HalfStored(NamedTuple):
@@ -198,6 +203,20 @@ class TopicDeleted(NamedTuple):
     """A topic was deleted, after earlier records had emptied its queues and removed its groups."""
 
     name: str
+
+
+class TopicHeld(NamedTuple):
+    """The timers of a topic are held back when they are due."""
+
+    name: str
+    reason: str
+
+
+class TopicReleased(NamedTuple):
+    """The held timers of a topic are delivered, `per_second` of them each second, or at once if it is 0."""
+
+    name: str
+    per_second: int
 
 
 class ScheduleSet(NamedTuple):
@@ -322,7 +341,7 @@ class RulesRemoved(NamedTuple):
 
 OfHalf = HalfStored | HalfEnded | HalfAsked | HalfEndedLate
 OfGroup = Finished | LeaseChanged | PolicySet | GroupLeft | FiltersForgotten | GroupJoined
-OfTopic = TopicSet | TopicDeleted
+OfTopic = TopicSet | TopicDeleted | TopicHeld | TopicReleased
 OfSchedule = (
     ScheduleSet | ScheduleDeleted | SchedulePaused | ScheduleResumed | SchedulePassed | ScheduleRan
 )  # fmt: skip
@@ -359,6 +378,7 @@ def timer_set(stored: bytes) -> TimerSet:
         said.get(property_names.REAL_TOPIC, ""),
         said.get(property_names.MESSAGE_ID, "") if "id" in names else None,
         said.get(property_names.TIMER_KEY, "") if "key" in names else "",
+        property_names.HELD in said,
     )
 
 
@@ -412,6 +432,12 @@ def _topic(record: Record) -> Iterator[OfTopic]:
     said = json.loads(record.body)
     if "deleted" in said:
         yield TopicDeleted(said["name"])
+        return
+    if "held" in said:
+        yield TopicHeld(said["name"], said["held"])
+        return
+    if "released" in said:
+        yield TopicReleased(said["name"], said["released"])
         return
     settings = said.get("check_back"), said.get("retention_ms", 0)
     yield TopicSet(said["name"], said["message_type"], said["queue_count"], *settings)
@@ -536,6 +562,8 @@ _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     GroupJoined: _group_said,
     TopicSet: _topic_said,
     TopicDeleted: lambda fact: fact._asdict() | {"deleted": True},
+    TopicHeld: lambda fact: {"name": fact.name, "held": fact.reason},
+    TopicReleased: lambda fact: {"name": fact.name, "released": fact.per_second},
     LogCut: _cut_said,
     EpochBegun: _epoch_said,
     **dict.fromkeys(_VERBS, _verb_said),

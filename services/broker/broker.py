@@ -165,7 +165,7 @@ class Broker:
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.mending = TimerRepair(store, self.timers)
-        self._delivery = TimerDelivery(self._disk, store, self.timers, now_ms)
+        self._delivery = TimerDelivery(self._disk, store, self.topics, self.timers, now_ms)
         self.timer_views = TimerViews(self.timers)
         carrying = VerbExecutor(self.timers)
         self.transactions = Transactions(
@@ -174,7 +174,7 @@ class Broker:
         self.half_views = HalfViews(store, self.transactions)
         self.lite_topics = LiteTopics(store, self.topics, self.groups, settings)
         self.housekeeping = Housekeeping(
-            self._disk, store, self._scheduler, self.groups, self.transactions, settings
+            self._disk, store, self._scheduler, self.groups, self.transactions, self.timers.held, settings
         )
         self._housekeeping_ms = settings.housekeeping_ms
         self.sending = Sending(

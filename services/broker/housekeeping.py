@@ -65,6 +65,7 @@ from services.broker.spine.errors import DiskFull
 from services.broker.spine.scheduler import Purpose, Scheduler
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.store import Store
+from services.broker.timers.holding import HeldTimers
 from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
@@ -105,13 +106,14 @@ class Housekeeping:
         scheduler: Scheduler,
         groups: Groups,
         transactions: Transactions,
+        held: HeldTimers,
         settings: BrokerSettings,
     ) -> None:
         self._disk = disk
         self._store = store
         self._scheduler = scheduler
         self._groups = groups
-        self._transactions = transactions
+        self._transactions, self._held = transactions, held
         self._policy = settings.retention
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
@@ -252,13 +254,14 @@ class Housekeeping:
     def _keeping_below(self, cut_offset: int, durable_at: int) -> Keeping:
         log = self._store.log
         segments = Segments(log.segments.first_offsets, log.segment_bytes)
-        needed = self._transactions.outcomes.between(log.first_offset, cut_offset)
+        halves = self._transactions.outcomes.between(log.first_offset, cut_offset)
+        needed = sorted([*halves, *self._held.between(log.first_offset, cut_offset)])
         return Keeping(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
-        """Return whether a record is still needed because it is an open or expired half message."""
+        """Return whether a record is still needed as an open or expired half message, or as a held timer."""
         outcomes = self._transactions.outcomes
-        return offset in outcomes.open or offset in outcomes.expired
+        return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
         """Cut the log after a `Keeping`, one batch of queues per call, or complete a `Deletion`.

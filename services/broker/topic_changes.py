@@ -5,6 +5,8 @@
               the queues that begin later because of it       reordered (`_check_type`, `_check_queues`,
                                                               `_check_retention`)
     purge     `LogCut` of the topic's queues                  messages are unfinished, unless `discard`
+    hold      `TopicHeld`                                     the topic's timers are held
+    release   `TopicReleased`                                 no timers of the topic are held
     delete    the same, a `GroupLeft` per group, and last     timers, half messages, schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
@@ -38,7 +40,7 @@ from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.halves.transactions import Transactions
 from services.broker.schedules.schedules import Schedules
-from services.broker.spine.errors import TopicInUse
+from services.broker.spine.errors import HoldConflict, TopicInUse
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_alterable
 from services.broker.spine.values import Topic
@@ -66,6 +68,8 @@ class TopicUse(NamedTuple):
     topic: Topic
     messages: int
     timers: int
+    held_timers: int
+    """The number of timers that are due and held back, which `timers` includes."""
     halves: int
     schedules: list[str]
     groups: list[GroupUse]
@@ -112,6 +116,7 @@ class TopicChanges:
             topic,
             sum(end - first for _, first, end in self._list_queues(topic)),
             self._timers.pending_by_topic[name],
+            self._timers.held.counts[name],
             self._transactions.outcomes.waiting_by_topic[name],
             self._schedules.names_of(name),
             [self._use_of(group, topic) for group in sorted(self._groups.groups_of(name))],
@@ -172,6 +177,36 @@ class TopicChanges:
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
+
+    def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
+        """Hold back the topic's timers from when they are due until `release`, whenever they were set.
+
+        Raise `TopicNotFound`, `IllegalTopic`, or `HoldConflict` if the timers are held.
+        """
+        check_alterable(name)
+        use = self.use(name)
+        if use.topic.is_held:
+            raise HoldConflict(f"The timers of {name!r} are held: tidewheel topic release {name}")
+        topic = self._topics.hold(name, reason, now_ms)
+        return TopicChange(use, topic, topic.durable_at)
+
+    def release(self, name: str, per_second: int, now_ms: int) -> TopicChange:
+        """Deliver the held timers of a topic, `per_second` of them each second, or at once if it is 0.
+
+        A release that is under way gets a new pace. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`
+        for an impossible pace, or `HoldConflict` if no timers are held.
+        """
+        check_alterable(name)
+        if not 0 <= per_second <= limits.RELEASE_PER_SECOND_MAX:
+            raise ClientMistake(
+                f"A release delivers 1 to {limits.RELEASE_PER_SECOND_MAX:,} timers per second, or 0 for all "
+                f"at once, not {per_second}."
+            )
+        use = self.use(name)
+        if not use.topic.is_held and not use.held_timers:
+            raise HoldConflict(f"No timers of {name!r} are held. Hold them: tidewheel topic hold {name}")
+        topic = self._topics.release(name, per_second, now_ms)
+        return TopicChange(use, topic, topic.durable_at)
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""

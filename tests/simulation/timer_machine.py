@@ -27,7 +27,7 @@ from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBack, Effect, ReadTimers, Retire
-from services.broker.timers.timer_records import due_ms_of, is_rebuilt
+from services.broker.timers.timer_records import due_ms_of, is_held, is_rebuilt
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer
@@ -74,11 +74,13 @@ class Machine:
         self.rows_max = {1: 5, 3: 1}.get(seed % 4, TIMER_ROWS_READ_AHEAD_MAX)
         self.told: set[str] = set()
         """What the broker has said of damage, in all its lives."""
-        self.rebuilt_count = 0
+        self.rebuilt_count = self.held_count = 0
         self.broker = self._open(None)
         self.oracle = Oracle(min(self.histories_ms))
         self.followed = 0
         self.last: Timer | None = None
+        self.released: dict[str, Timer] = {}
+        """By topic, the held timer that was delivered last."""
         self.flying: list[Flush] = []
         self.jobs: list[ReadAhead] = []
         self.retirements: list[Retirement] = []
@@ -120,9 +122,19 @@ class Machine:
                 continue
             for ending in endings(record):
                 if is_rebuilt(record):
+                    was_held = self.oracle.timers[ending.timer_offset].is_held
                     due_ms = self.oracle.timers[ending.timer_offset].due_ms
                     self.oracle.moved(ending.timer_offset, record, due_ms, record.store_ms)
+                    self.oracle.timers[record.physical_offset].is_held = was_held
                     self.rebuilt_count += 1
+                elif record.topic == TIMER_TOPIC and is_held(record):
+                    timer = self.oracle.timers[ending.timer_offset]
+                    assert timer.due_ms <= self.seen_ms, "held before it was due"
+                    assert self.oracle.is_held(timer.topic, record.physical_offset), (
+                        "held, and its topic is not"
+                    )
+                    self.oracle.held_moved(ending.timer_offset, record)
+                    self.held_count += 1
                 elif ending.end is End.UNREADABLE:
                     self.oracle.lost(ending.timer_offset, record, self.broker.store.log.first_offset)
         self._note_told()
@@ -318,6 +330,7 @@ class Machine:
         self.jobs.clear()
         self.retirements = []
         self.checkpoint, self.last = None, None
+        self.released.clear()
         if len(self.histories_ms) > 1:  # it is started again with another history
             history_ms = self.chance.choice(self.histories_ms)
             self.settings = replace(self.settings, timer_history_ms=history_ms)
@@ -326,6 +339,11 @@ class Machine:
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self.oracle.crash(self.broker.end_offset, self.broker.damaged)
         assert not self.oracle.outlived or layout.DURABLE in self.faults.hit, "replacements are lost"
+        for topic in TOPICS:
+            is_held = topic in self.broker.topics.held
+            if is_held != self.oracle.is_held(topic):
+                assert self.broker.damaged, "a hold, or its end, is gone"
+                self.oracle.holds.append((self.broker.end_offset - 1, topic, is_held))
         self._note_told()
         for timer in self.oracle.pending().values():
             if timer.is_late_set:
@@ -389,7 +407,8 @@ class Machine:
         assert timer is not None, f"nobody set the timer at {record.physical_offset}"
         assert due_ms_of(record) == timer.due_ms
         timer.armed_at, timer.sort_ms = self.broker.end_offset, max(timer.due_ms, self.seen_ms)
-        timer.is_late_set = self.went_back or timer.due_ms <= self.seen_ms
+        assert timer.is_held == is_held(record)
+        timer.is_late_set = not timer.is_held and (self.went_back or timer.due_ms <= self.seen_ms)
         for replaced in endings(record):
             old = self._named(replaced.timer_offset)
             if old is not None:
@@ -417,8 +436,14 @@ class Machine:
         if not timer.ended:
             self.oracle.end(timer, "DELIVERED", at, record.store_ms)
         self._is_end(timer.offset, "DELIVERED", at)
+        is_held = self.oracle.is_held(timer.topic, at) and not self.faults.gaps
+        assert not is_held, f"delivered while its topic is held: {timer}"
+        assert timer.is_held == (property_names.HELD in properties.decode(record.properties))
         assert timer.due_ms <= record.store_ms, f"early: {timer}"
         assert timer.due_ms <= self.seen_ms, f"early: {timer}"
+        if timer.is_held:
+            self._follow_release(timer)
+            return
         last, self.last = self.last, timer
         if last is not None and timer.armed_at is not None and not self.went_back:
             was_there = timer.armed_at <= last.ended_offset
@@ -428,4 +453,16 @@ class Machine:
             is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
             assert is_excused or not (was_there and is_earlier and is_before), (
                 f"out of order: {last}, then {timer}"
+            )
+
+    def _follow_release(self, timer: Timer) -> None:
+        """A timer that was held is delivered: of its topic, the earliest due time comes first."""
+        last = self.released.get(timer.topic)
+        self.released[timer.topic] = timer
+        if last is not None and timer.armed_at is not None:
+            was_there = timer.armed_at <= last.ended_offset
+            is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
+            is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
+            assert is_excused or not (was_there and is_earlier), (
+                f"released out of order: {last}, then {timer}"
             )

@@ -47,6 +47,8 @@ class Timer:
     ended_ms: int = 0
     is_seen: bool = False
     """Whether the record of its end was found in the log."""
+    is_held: bool = False
+    """Whether it was due while its topic was held."""
 
     @property
     def topic(self) -> str:
@@ -96,6 +98,8 @@ class Oracle:
     names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
     forgotten: defaultdict[TimerName, set[int]] = field(default_factory=lambda: defaultdict(set))
     """The timers that were the newest of a name when the core said that it has forgotten them."""
+    holds: list[tuple[int, str, bool]] = field(default_factory=list)
+    """Where a topic was held (true) or released, in log order."""
     outlived: set[int] = field(default_factory=set)
     """The timers that wait again since a crash though others have their place."""
 
@@ -107,6 +111,11 @@ class Oracle:
         self.timers[timer.offset] = timer
         for name in names:
             self.names[name].append(timer.offset)
+
+    def held_moved(self, old_offset: int, by: Record) -> None:
+        """A timer that was due while its topic was held takes its own place, with its names."""
+        self.moved(old_offset, by, self.timers[old_offset].due_ms, by.store_ms)
+        self.timers[by.physical_offset].is_held = True
 
     def end(self, timer: Timer, how: str, ended_offset: int, ended_ms: int) -> None:
         assert not timer.ended, f"timer {timer.offset} ends twice: {timer.ended}, {how}"
@@ -134,7 +143,7 @@ class Oracle:
         self.end(old, "MOVED", new_offset, now_ms)
         new = replace(
             old, offset=new_offset, due_ms=due_ms, stored_ms=now_ms, armed_at=None, is_late_set=False,
-            ended="", ended_offset=-1, ended_ms=0, is_seen=False,
+            ended="", ended_offset=-1, ended_ms=0, is_seen=False, is_held=False,
         )  # fmt: skip
         given = names_of(timer_set(by.properties))
         names = [name for name in old.names() if old_offset in self.names[name]]
@@ -177,7 +186,16 @@ class Oracle:
 
     def may_be_forgotten(self, name: TimerName, now_ms: int) -> bool:
         found = self.named(name)
+        if found is not None and found.is_held and found.armed_at is not None and not found.ended:
+            return False
         return found is not None and max(found.due_ms, found.stored_ms) + self.history_ms < now_ms
+
+    def is_held(self, topic: str, at: int | None = None) -> bool:
+        """Whether a topic is held, or was held at an offset of the log."""
+        told = [
+            is_held for offset, name, is_held in self.holds if name == topic and (at is None or offset < at)
+        ]
+        return bool(told) and told[-1]
 
     def crash(self, end_offset: int, gaps: list[Damage]) -> None:
         """Undoes everything that the log does not hold any more: behind its end, and in its gaps.
@@ -204,6 +222,7 @@ class Oracle:
             if timer.ended and is_gone(timer.ended_offset):
                 assert not timer.is_seen, "what was durable is gone"
                 timer.ended, timer.ended_offset, timer.ended_ms = "", -1, 0
+        self.holds = [one for one in self.holds if not is_gone(one[0])]
         self.halves = {offset: half for offset, half in self.halves.items() if not is_gone(offset)}
         for half in self.halves.values():
             if half.ended_offset >= 0 and is_gone(half.ended_offset):
@@ -235,6 +254,7 @@ class Oracle:
         assert (one.timer_offset, one.due_ms, one.timer_key, one.message_id, one.topic) == (
             timer.offset, timer.due_ms, timer.key, timer.message_id, timer.topic,
         )  # fmt: skip
+        assert one.is_held == timer.is_held
 
     def check_keys(self) -> None:
         """At most one waits for each key that is remembered, but for those that were outlived."""

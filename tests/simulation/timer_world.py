@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from commitlog.message import Message
-from services.broker.spine.errors import KeyPending
+from services.broker.spine.errors import HoldConflict, KeyPending
 from services.broker.spine.values import (
     PendingTimer,
     Resolution,
@@ -73,13 +73,49 @@ class World(Machine):
             self.send_timer, self.send_timer, self.send_timer, self.send_timer, self.send_plain,
             self.send_half, self.end_half, self.send_many, self.verb, self.verb, self.recall, self.retry,
             self.pass_time, self.pass_time, self.flush, self.flush, self.take_flush, self.work_on_checkpoint,
-            self.run_jobs, self.compare,
+            self.run_jobs, self.compare, self.hold, self.release, self.release,
         ]  # fmt: skip
         rare = [
             self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back,
             self.send_burst, self.settle,
         ]  # fmt: skip
         self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
+
+    def hold(self) -> None:
+        """An operator holds the timers of a topic."""
+        topic = self.chance.choice(TOPICS)
+        if topic not in self.broker.topics:
+            return
+        try:
+            changed = self.broker.topic_changes.hold(topic, "why", self.now_ms)
+        except HoldConflict:
+            assert self.oracle.is_held(topic)
+        else:
+            assert not self.oracle.is_held(topic)
+            self.oracle.holds.append((changed.durable_at - 1, topic, True))
+
+    def release(self) -> None:
+        """An operator releases the timers of a topic, or changes the pace of a release."""
+        topic, per_second = self.chance.choice(TOPICS), self.chance.choice([0, 0, 1, 30])
+        if topic in self.broker.topics:
+            self._release(topic, per_second)
+
+    def _release(self, topic: str, per_second: int) -> None:
+        try:
+            changed = self.broker.topic_changes.release(topic, per_second, self.now_ms)
+        except HoldConflict:
+            assert not self.oracle.is_held(topic)
+            held = [one for one in self.oracle.pending().values() if one.is_held and one.topic == topic]
+            assert not held or not self.broker.is_quiet or self._is_unmended, (
+                "what is held cannot be released"
+            )
+        else:
+            self.oracle.holds.append((changed.durable_at - 1, topic, False))
+
+    def _may_wait(self, timer: Timer) -> bool:
+        """Whether a timer may wait though it is due: held, or for its turn in a release at a pace."""
+        is_slow = self.broker.topics.release_pace(timer.topic) > 0
+        return timer.is_held and (is_slow or self.oracle.is_held(timer.topic))
 
     def send_burst(self) -> None:
         """Many at once, most of them due in the same moment."""
@@ -376,6 +412,8 @@ class World(Machine):
             count = sum(timer.topic == topic for timer in pending.values())
             assert count <= self.broker.timer_views.count(TimerFilter(topic=topic)) <= count + nameless
         self.oracle.check_keys()
+        held = sum(timer.is_held for timer in pending.values())
+        assert sum(self.broker.topic_changes.use(topic).held_timers for topic in self._topics()) == held
         wanted = TimerFilter(
             topic=self.chance.choice(["", *TOPICS]),
             key=self.chance.choice(["", "k1", "x", "z", f"m{self.count - 3}"]),
@@ -394,6 +432,9 @@ class World(Machine):
             inside = [t for t in pending.values() if window.from_ms <= t.due_ms < window.until_ms]
             assert self.broker.timer_views.count(window) == len(inside)
             assert sum(count for _, count in self.broker.timer_views.histogram(window, MINUTE)) == len(inside)
+
+    def _topics(self) -> list[str]:
+        return [topic for topic in TOPICS if topic in self.broker.topics]
 
     def _all_listed(self, wanted: TimerFilter = EVERYTHING) -> list[PendingTimer]:
         listed: list[PendingTimer] = []
@@ -420,6 +461,7 @@ class World(Machine):
         assert not self._is_busy(), f"never comes to rest at {self.now_ms}, due {self.broker.next_due_ms()}"
         if not self._is_unmended:
             late = [timer for timer in self.oracle.pending().values() if timer.due_ms <= self.now_ms]
+            late = [timer for timer in late if not self._may_wait(timer)]
             if self.went_back:  # what was set late is due when it was set, by the clock of then
                 late = [timer for timer in late if timer.due_ms > timer.stored_ms]
             assert not late, f"still waiting at {self.now_ms}: {late}"
@@ -437,7 +479,8 @@ class World(Machine):
 
     def _is_to_be_read_again(self) -> bool:
         """Whether a read has failed a moment ago; then lets the second pass until it is tried again."""
-        is_late = any(timer.due_ms <= self.now_ms for timer in self.oracle.pending().values())
+        pending = self.oracle.pending().values()
+        is_late = any(timer.due_ms <= self.now_ms and not self._may_wait(timer) for timer in pending)
         due_ms = self.broker.next_due_ms()
         if not is_late or due_ms is None or due_ms > self.now_ms + SECOND:
             return False
@@ -449,6 +492,9 @@ class World(Machine):
         self.now_ms = max(self.now_ms, self.seen_ms)
         unmended_count = 0
         while pending := self.oracle.pending():
+            for topic in TOPICS:
+                if topic in self.broker.topics:
+                    self._release(topic, 0)
             next_ms = min(timer.due_ms for timer in pending.values())
             self.broker.postpone_housekeeping(next_ms + DAY)
             self._tick(max(self.now_ms, next_ms))

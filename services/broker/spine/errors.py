@@ -114,6 +114,12 @@ class TopicInUse(RefusedByState):
     code = "TW-168"
 
 
+class HoldConflict(RefusedByState):
+    """The timers of the topic are held already, or none are held."""
+
+    code = "TW-169"
+
+
 class KeyPending(RefusedByState):
     """A pending timer already has this key."""
 

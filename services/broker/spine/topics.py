@@ -3,26 +3,36 @@
 The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
 topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}, and
 "retention_ms" if the topic has a retention. Only the newest record of each topic is valid, and the body
-{"name", "deleted"} deletes the topic.
+{"name", "deleted"} deletes the topic. The bodies {"name", "held": reason} and {"name", "released": timers per
+second} hold and release the timers of the topic (`services.broker.timers.holding`), and do not change its
+settings.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from sys import intern
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.facts.facts import OfTopic, Stamp, TopicDeleted, TopicSet, record_of
+from commitlog.facts.facts import (
+    OfTopic,
+    Stamp,
+    TopicDeleted,
+    TopicHeld,
+    TopicReleased,
+    TopicSet,
+    record_of,
+)
 from commitlog.kinds import DEAD_LETTER_PREFIX
 from commitlog.message import MessageType
 from commitlog.snapshot import Rows
 from services.broker.spine.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.store import Store
-from services.broker.spine.values import Topic
+from services.broker.spine.values import Hold, Topic
 from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import SYSTEM_PREFIXES
 from tidewheel.message_rules import check_topic_name as check_topic_name
@@ -62,6 +72,8 @@ class Topics:
         self._topics: dict[str, Topic] = {}
         self.with_retention: set[str] = set()
         """The names of the topics that have a retention of their own."""
+        self.held: set[str] = set()
+        """The names of the topics whose due timers are held."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -142,10 +154,18 @@ class Topics:
         return self._write(topic, now_ms)
 
     def apply(self, fact: OfTopic, stamp: Stamp) -> None:
-        """Add, replace, or delete a topic."""
+        """Add, replace, hold, release, or delete a topic."""
+        known = self._topics.get(fact.name)
         if isinstance(fact, TopicDeleted):
             self._topics.pop(fact.name, None)
             self.with_retention.discard(fact.name)
+            self.held.discard(fact.name)
+            return
+        if isinstance(fact, TopicHeld | TopicReleased):
+            if (
+                known is not None
+            ):  # Damage may have destroyed the records of the topic, which is then not held.
+                self._put(replace(known, durable_at=stamp.offset + 1, hold=_hold_of(fact, known, stamp)))
             return
         name = intern(fact.name)
         self._topics[name] = Topic(
@@ -155,8 +175,26 @@ class Topics:
             durable_at=stamp.offset + 1,
             check_back=_policy_from_json(fact.check_back),
             retention_ms=fact.retention_ms,
+            hold=None if known is None else known.hold,
         )
         (self.with_retention.add if fact.retention_ms else self.with_retention.discard)(name)
+
+    def hold(self, name: str, reason: str, now_ms: int) -> Topic:
+        """Hold the timers of a topic back, and return the topic as stored."""
+        self._store.append(record_of(TopicHeld(name, reason)), now_ms)
+        assert name in self.held, "a hold holds nothing back"
+        return self._topics[name]
+
+    def release(self, name: str, per_second: int, now_ms: int) -> Topic:
+        """Release the timers of a topic, and return the topic as stored."""
+        self._store.append(record_of(TopicReleased(name, per_second)), now_ms)
+        assert name not in self.held, "a released topic holds its timers back"
+        return self._topics[name]
+
+    def release_pace(self, name: str) -> int:
+        """Return how many held timers of a topic may be delivered each second, or 0 for any number."""
+        topic = self._topics.get(name)
+        return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
         """Infer a topic and its queues from a message, in case damage has destroyed the topic's record."""
@@ -171,15 +209,22 @@ class Topics:
 
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
-        for name, message_type, queue_count, check_back, retention_ms in frozen:
-            policy = _policy_from_json(check_back)
-            known = Topic(
-                intern(name), MessageType(message_type), queue_count,
-                check_back=policy, retention_ms=retention_ms,
-            )  # fmt: skip
-            self._topics[known.name] = known
-            if retention_ms:
-                self.with_retention.add(known.name)
+        for name, message_type, queue_count, check_back, retention_ms, hold in frozen:
+            self._put(
+                Topic(
+                    intern(name),
+                    MessageType(message_type),
+                    queue_count,
+                    check_back=_policy_from_json(check_back),
+                    retention_ms=retention_ms,
+                    hold=None if hold is None else Hold(*hold),
+                )
+            )
+
+    def _put(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        (self.held.add if topic.is_held else self.held.discard)(topic.name)
+        (self.with_retention.add if topic.retention_ms else self.with_retention.discard)(topic.name)
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         return self._write(Topic(name, message_type, queue_count), now_ms)
@@ -203,7 +248,14 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
         topic.queue_count,
         _policy_to_json(topic.check_back),
         topic.retention_ms,
+        None if topic.hold is None else [*astuple(topic.hold)],
     )
+
+
+def _hold_of(fact: TopicHeld | TopicReleased, known: Topic, stamp: Stamp) -> Hold:
+    if isinstance(fact, TopicHeld):
+        return Hold(stamp.store_ms, fact.reason)
+    return replace(known.hold or Hold(stamp.store_ms, ""), per_second=fact.per_second)
 
 
 def _policy_to_json(policy: CheckBackPolicy | None) -> dict[str, int] | None:

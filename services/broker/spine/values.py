@@ -21,6 +21,18 @@ from txn.states import State
 
 
 @dataclass(slots=True, frozen=True)
+class Hold:
+    """The last hold of a topic's timers: its time (ms), its reason, and the pace of its release.
+
+    `per_second` is None while the timers are held, and 0 for a release without a limit.
+    """
+
+    since_ms: int
+    reason: str
+    per_second: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class Topic:
     """A topic with its name, its accepted message type, and its number of queues."""
 
@@ -32,6 +44,13 @@ class Topic:
     """The check-back policy of the topic's half messages, or None for the policy of the settings."""
     retention_ms: int = 0
     """The age at which messages are discarded, or 0 if only the retention of the log applies."""
+    hold: Hold | None = None
+    """The last hold of the topic's timers, even after its release, or None if the timers were never held."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the topic's due timers are held."""
+        return self.hold is not None and self.hold.per_second is None
 
 
 class SendReceipt(NamedTuple):
@@ -119,6 +138,8 @@ class PendingTimer:
     message: Message | None = None
     moved_because: str | None = None
     """The reason given for the last move, empty if no reason was given, or None without a move."""
+    is_held: bool = False
+    """Whether the timer was due while its topic was held, and waits for the release."""
 
 
 class LostTimer(NamedTuple):

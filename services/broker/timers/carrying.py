@@ -40,7 +40,7 @@ class VerbExecutor:
         if not carried.is_strict:
             return
         found = self._timers.find_timer(self._name(carried))
-        if found is None or self._timers.ends.is_forgotten(found.known_ms, now_ms):
+        if found is None or self._timers.is_forgotten(found, now_ms):
             raise TimerUnknown(
                 f"Topic {carried.topic!r} has no timer {carried.name!r}, nor remembers one. Is "
                 f"{verb_properties.TOPIC} the timer's topic? Without {verb_properties.STRICT} the message is "

@@ -628,7 +628,7 @@ class TimerRepair:
             mended=self._partitions.damage.mended,
             windows=windows,
             files=self._partitions.files,
-            in_memory=np.concatenate([_NO_OFFSETS, *memory]),
+            in_memory=np.concatenate([_NO_OFFSETS, *memory, self._timers.held.offsets()]),
             deleted_in_memory=np.concatenate([_NO_OFFSETS, *deleted]),
             names=ends.names.runs,
             ends=ends.ends.runs,

@@ -6,6 +6,10 @@
     the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
                                            `--- more: made ready together (`timer_source`)-+
 
+    held timers of a released topic        ---- the same, at the pace of the release
+
+A due timer of a held topic is held instead of delivered (`services.broker.timers.holding`).
+
 The two sources are merged by sort key. At equal times, due runs are delivered first, because their timers
 were set earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be flushed.
 
@@ -13,8 +17,10 @@ Cost: a timer that is delivered alone takes 47 to 65 us, including its share of 
 run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us, so delivering two timers per
 millisecond as runs would occupy a whole core and make every timer late.
 
-Each late delivery is counted under the first cause in the following list that applies:
+Each late delivery is counted under the first cause in the following list that applies. A delivery after a
+hold is counted only there and in no histogram, because an operator ordered the delay.
 
+    held        the topic was held at the due time
     restart     the timer was due before the store was opened
     clock       the clock was stepped past the due time
     cold_read   the partition of the timer had not been read at the due time
@@ -27,12 +33,13 @@ differ.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, limits, record
+from commitlog import bulk, limits, properties, record
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
@@ -42,7 +49,9 @@ from consumequeue.keyindex import hash_of, names_of
 from services.broker.spine.copies import Copies, TimersDelivered
 from services.broker.spine.scheduler import earlier
 from services.broker.spine.store import Store
-from services.broker.timers.timer_records import due_ms_of
+from services.broker.spine.topics import Topics
+from services.broker.timers.holding import FOREVER_MS, Paces
+from services.broker.timers.timer_records import due_ms_of, to_timer_record
 from services.broker.timers.timer_source import (
     MANY_NAMES,
     NAME_COLUMNS,
@@ -51,18 +60,22 @@ from services.broker.timers.timer_source import (
     ready_record,
 )
 from services.broker.timers.timers import Timers
+from tidewheel import property_names
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
 """The maximum gap between two records that are read together."""
 _ALONE_COUNTS: Final = 4
+_HELD: Final = "held"
+"""The cause of the lateness of a timer that was held."""
 
 
 class TimerDelivery:
     """The delivery of due timers from `timers` to the log."""
 
-    def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
-        self._store, self._timers = store, timers
+    def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
+        self._store, self._topics, self._timers = store, topics, timers
+        self._held, self._paces = timers.held, Paces()
         self._near, self._partitions = timers.near, timers.partitions
         self._near_queues = QueueTable()  # A checkpoint's worker thread uses `timers.queues`.
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
@@ -91,6 +104,8 @@ class TimerDelivery:
         left = count_max
         while left > 0 and (count := self._deliver_next(now_ms, until_ms, left)):
             left -= count
+        if len(self._held) and left > 0:
+            left -= self._release(now_ms, left)
         if self._delivered:
             since_ms, store_ms = np.array([time for times in self._delivered.values() for time in times]).T
             begins = np.cumsum([0, *map(len, self._delivered.values())])
@@ -110,7 +125,37 @@ class TimerDelivery:
         # does not determine the time of the next call.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
-        return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
+        due_ms = earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
+        return earlier(due_ms, self._next_release_ms(seen_ms)) if len(self._held) else due_ms
+
+    def _release(self, now_ms: int, count_max: int) -> int:
+        """Deliver held timers of released topics at their pace, and return their count (see `deliver`)."""
+        left = count_max
+        for topic, per_second in self._releases():
+            allowed = self._paces.allowed(topic, per_second, now_ms, max(1, left // _ALONE_COUNTS))
+            first = self._held.first(topic, allowed)
+            # The clock may have been set back since the hold.
+            due = first[: bisect_right(first, (now_ms, FOREVER_MS))]
+            if len(due) < limits.TIMER_RUN_MIN or not self._deliver_run(due, now_ms, is_held=True):
+                for due_ms, timer_offset in due:
+                    self._deliver_near(due_ms, timer_offset, now_ms)
+            self._paces.spend(topic, per_second, len(due))
+            left -= len(due) * _ALONE_COUNTS
+            if left <= 0:
+                break
+        return count_max - left
+
+    def _next_release_ms(self, seen_ms: int) -> int | None:
+        times = [
+            max(self._paces.next_ms(topic, per_second, seen_ms), self._held.first(topic, 1)[0][0])
+            for topic, per_second in self._releases()
+        ]
+        return min(times, default=None)
+
+    def _releases(self) -> list[tuple[str, int]]:
+        """Return the topics whose held timers are to be delivered, with the number of timers per second."""
+        topics = (topic for topic in self._held.counts if topic not in self._topics.held)
+        return [(topic, self._topics.release_pace(topic)) for topic in topics]
 
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
@@ -121,7 +166,7 @@ class TimerDelivery:
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take_due(before_ms, max(1, count_max // _ALONE_COUNTS))
-        if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
+        if len(near) < limits.TIMER_RUN_MIN or not self._deliver_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers after the
                 # watermark from the partitions. After the clock was set back, due times may be before the
@@ -134,12 +179,15 @@ class TimerDelivery:
         # head. Otherwise, neither source would proceed if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
-        rows, path = self._partitions.take_due(rows_until_ms, count_max)
+        may_hold = bool(self._topics.held)  # a timer is held by itself
+        rows, path = self._partitions.take_due(
+            rows_until_ms, max(1, count_max // _ALONE_COUNTS) if may_hold else count_max
+        )
         self._deliver_rows(rows, path, now_ms)
-        return len(rows) * (_ALONE_COUNTS if len(rows) < limits.TIMER_RUN_MIN else 1)
+        return len(rows) * (_ALONE_COUNTS if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Deliver one timer from the wheel."""
+        """Deliver or hold one timer from the wheel, or deliver one held timer."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -147,33 +195,55 @@ class TimerDelivery:
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 
-    def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Deliver timers from the wheel together, and return whether all their records are readable.
+    def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
+        """Deliver (due time, offset) pairs together, and return whether all records are readable in the log.
 
-        If the result is False, no timer was delivered, and the caller delivers the timers one by one.
+        The timers are from the wheel or, if `is_held` is true, from one released topic. If the result is
+        False, no timer was delivered, and the caller delivers the timers one by one.
         """
-        due_ms, offsets = np.array(near, np.int64).T
+        due_ms, offsets = np.array(pairs, np.int64).T
         in_log = np.argsort(offsets)
         try:
             found, ready = self._near_source.fetch(offsets[in_log].astype(np.uint64))
         except (StoreDamaged, OSError):
             return False
-        if len(found) < len(near):
+        if len(found) < len(pairs):
             return False
         by_place = np.argsort(in_log)
         rows = found[by_place]
         rows["due_ms"] = due_ms
-        assert int(rows["timer_offset"][-1]) == near[-1][1], "a record with the due time of another timer"
-        self._partitions.watermark = max(self._partitions.watermark, near[-1])
+        assert int(rows["timer_offset"][-1]) == pairs[-1][1], "a record with the due time of another timer"
+        if not is_held:
+            self._partitions.watermark = max(self._partitions.watermark, pairs[-1])
+            if self._topics.held:
+                to_hold = self._are_to_hold(rows, self._near_queues)
+                for place in np.flatnonzero(to_hold).tolist():
+                    self._deliver_near(*pairs[place], now_ms)
+                rows, by_place = rows[~to_hold], by_place[~to_hold]
+                if not len(rows):
+                    return True
         content = bytearray(b"".join([ready[place] for place in by_place.tolist()]))
-        self._append(content, rows, self._near_queues, now_ms)
+        self._append(content, rows, self._near_queues, now_ms, is_held=is_held)
         return True
 
+    def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
+        """Return a bool column of the rows whose topic is held, as far as the rows contain the topic."""
+        held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
+        return np.isin(rows["queue"], held)
+
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        self._append_one(ready_record(timer, timer_offset), now_ms)
+        """Deliver a timer, or hold it if its topic is held."""
+        if properties.value_of(timer.properties, property_names.REAL_TOPIC) in self._topics.held:
+            self._timers.hold(timer, timer_offset, now_ms)
+        else:
+            self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
         """Append a ready message, and record its lateness relative to the later of set time and due time."""
+        if properties.value_of(ready.properties, property_names.HELD):
+            self._store.append(ready, now_ms)
+            self._timers.statistics.lateness_by_cause[ready.topic, _HELD] += 1
+            return
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
         late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
@@ -190,6 +260,11 @@ class TimerDelivery:
         sort_key = (int(last["due_ms"]), int(last["timer_offset"]))
         self._partitions.watermark = max(self._partitions.watermark, sort_key)
         waiting = self._waiting_rows(rows, path) if self._partitions.damage else rows
+        if self._topics.held:
+            to_hold = self._are_to_hold(waiting, self._timers.queues)
+            for row in waiting[to_hold]:
+                self._deliver_row(row, path, now_ms)
+            waiting = waiting[~to_hold]
         if len(waiting) < limits.TIMER_RUN_MIN:
             for row in waiting:
                 self._deliver_row(row, path, now_ms)
@@ -197,13 +272,17 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver one timer from a partition, as `_deliver_waiting` does for many timers."""
+        """Deliver or hold one timer from a partition, as `_deliver_waiting` does for many timers."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
-        if stored and record.crc_holds(stored):
-            self._append_one(record.decode(stored), now_ms)
-        else:
+        if not stored or not record.crc_holds(stored):
             self._deliver_damaged(row, path, now_ms)
+            return
+        ready = record.decode(stored)
+        if ready.topic in self._topics.held:
+            self._timers.hold(to_timer_record(ready), int(row["timer_offset"]), now_ms)
+        else:
+            self._append_one(ready, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
         is_bare = rows["record_at"] == np.uint64(IN_LOG)
@@ -219,10 +298,13 @@ class TimerDelivery:
             content, rows = self._remove_damaged(content, rows, path, ends, sound, now_ms)
         self._append(content, rows, self._timers.queues, now_ms)
 
-    def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
+    def _append(
+        self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int, *, is_held: bool = False
+    ) -> None:
         """Append the contiguous row records in `content`, and record the lateness of their timers.
 
-        If a timer was set after its due time, its lateness is measured from the time of setting.
+        If a timer was set after its due time, its lateness is measured from the time of setting. If `is_held`
+        is true, the timers are held timers of one topic, whose lateness is counted apart.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -242,7 +324,11 @@ class TimerDelivery:
         while done < len(copies):
             (run,) = self._store.append(copies.slice_rows(done, len(copies)), now_ms).facts
             assert isinstance(run, TimersDelivered), "copies tell another fact"
-            self._count_late_run(run, since_ms[done : done + len(run.copies)])
+            if is_held:
+                [(topic, _), *_] = run.copies.list_used_queues()
+                self._timers.statistics.lateness_by_cause[topic, _HELD] += len(run.copies)
+            else:
+                self._count_late_run(run, since_ms[done : done + len(run.copies)])
             done += len(run.copies)
         assert done == len(copies), "a timer was delivered twice, or not at all"
 

@@ -15,6 +15,7 @@ partitions once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -60,7 +61,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
                 ends.add_end(fact.timer_offset, fact.due_ms, ended)
             elif isinstance(fact, TimerSet) and has_names:
                 timers.ends.add_names(fact, found.record.physical_offset, found.record.store_ms)
-        ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
+        undone_ms = min(timers.partitions.watermark[0], timers.held.first_due_ms())
+        ends.spill(min(found.record.store_ms, undone_ms))
     for timer in _waiting_records(timers, log_from) if has_names else ():
         timers.ends.add_names(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
     if has_ends:
@@ -80,7 +82,10 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of timers in the partitions that were set before the first record of the log."""
+    """Yield the records of waiting timers that were set before the first record of the log."""
+    for timer_offset in timers.held.between(0, before_offset):
+        with suppress(StoreDamaged):
+            yield timers.read_logged(timer_offset)
     for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
         for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
             if path is not None and int(row["record_at"]) != partition.IN_LOG:
@@ -111,6 +116,7 @@ def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
     # No file may list the timers in doubt, because delivery may already have passed these timers.
     found.append(np.fromiter(timers.in_doubt, np.uint64))
+    found.append(timers.held.offsets())
     return np.sort(np.concatenate(found)), gaps
 
 

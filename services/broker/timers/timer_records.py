@@ -3,6 +3,7 @@
     record                                   topic                 ends            sets
     set                                      rmq_sys_wheel_timer                   its own offset
     set again under its key, or moved        rmq_sys_wheel_timer   TW_REPLACES     its own offset
+    due in a held topic, TW_HELD set         rmq_sys_wheel_timer   TW_REPLACES     its own offset
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
@@ -29,6 +30,7 @@ _TOPIC: Final = f"\x02{property_names.REAL_TOPIC}\x01"
 _QUEUE: Final = f"\x02{property_names.REAL_QUEUE_ID}\x01"
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
+_NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
 """`tuple.__new__`, which creates a named tuple at a third of the cost of its constructor."""
@@ -72,7 +74,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
     """Return the draft of a delayed message that does not replace another timer, with its fact."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
-    fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key))
+    fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False))
     stored = timer_properties(message, queue_id)
     return _new(NewMessage, (message, stored, TIMER_TOPIC, 0, (fact,), None, b""))
 
@@ -88,9 +90,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
-    kept = {
-        name: value for name, value in stored.items() if name not in (*_CARRIED, property_names.TIMER_NAMES)
-    }
+    kept = {name: value for name, value in stored.items() if name not in _NOT_MOVED}
     return Record(
         topic=TIMER_TOPIC,
         body=timer.body,
@@ -108,8 +108,28 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
+    if is_held(timer):
+        _mark_held(new)
     restrict_names(new, names)
     return new
+
+
+def held_record(timer: Record, timer_offset: int, names: list[TimerName]) -> Record:
+    """Return a timer record that replaces a due timer of a held topic, with the same message and due time."""
+    due_ms = due_ms_of(timer)
+    new = moved_record(timer, timer_offset, due_ms, due_ms)
+    _mark_held(new)
+    restrict_names(new, names)
+    return new
+
+
+def is_held(timer: Record) -> bool:
+    """Return whether a timer record replaces one that was due in a held topic."""
+    return bool(properties.value_of(timer.properties, property_names.HELD))
+
+
+def _mark_held(new: Record) -> None:
+    new.properties += properties.encode({property_names.HELD: "true"})
 
 
 def restrict_names(new: Record, names: list[TimerName]) -> None:

@@ -6,6 +6,7 @@ id and its message keys. A filter by topic, tag or key therefore reads only the 
 filter by property the record of every timer that its other fields match. A row does not contain the timer
 key: `offsets_of_key` looks it up in the index of names. The row of a timer set since the last checkpoint has
 no hashes: its bytes in the log are searched for the texts of the filter, and decoded only if all are there.
+Held timers (`services.broker.timers.holding`) are merged with the waiting timers at their due times.
 
 Cost: a filter by key looks up one name for each topic with pending timers that the filter admits. A search of
 the bytes of a record takes a twentieth of its decoding.
@@ -16,11 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import merge
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from commitlog import limits
+from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
@@ -57,6 +61,10 @@ class LookedUp(NamedTuple):
     keyed: Offsets
     searched: Offsets
     found: Offsets
+
+    def are_in_vain(self, timer_offsets: Integers) -> Mask:
+        """Return which offsets were searched but are not among the results."""
+        return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
 
 
 class TimerViews:
@@ -119,7 +127,9 @@ class TimerViews:
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
         """Return the sorted offsets of the timers in the window of a filter that are in no file."""
-        return np.unique(self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms))
+        far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
+        held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
+        return np.unique(np.concatenate([far, held.astype(np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
         """Return those of the sorted offsets whose records in the log contain all texts.
@@ -144,7 +154,8 @@ class TimerViews:
         if wanted == TimerFilter(topic=wanted.topic):
             return self._timers.pending_by_topic[wanted.topic]
         if wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
-            return self._timers.partitions.count(wanted.from_ms, wanted.until_ms)
+            held = self._timers.held.rows(wanted.from_ms, wanted.until_ms)
+            return self._timers.partitions.count(wanted.from_ms, wanted.until_ms) + len(held.due_ms)
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
@@ -153,11 +164,13 @@ class TimerViews:
         Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
-        select = self._selection(wanted)
+        columns, select = [self._held_due_ms(wanted)], self._selection(wanted)
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
                 due_ms = due_ms[self._matching(rows, path, wanted, select(rows))]
+            columns.append(due_ms)
+        for due_ms in columns:
             starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
             for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
                 counts[int(start_ms)] += int(count)
@@ -165,6 +178,44 @@ class TimerViews:
 
     def _candidates(
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
+    ) -> Iterator[Candidate]:
+        """Yield the timers that may match after the position `after`, sorted by due time and offset."""
+        rows = self._far_and_near(wanted, after, looked_up)
+        if not len(self._timers.held):
+            return rows
+        return merge(rows, self._held(wanted, after, looked_up), key=itemgetter(0, 1))
+
+    def _held(
+        self,
+        wanted: TimerFilter,
+        after: tuple[int, int] | None = None,
+        looked_up: LookedUp | None = None,
+    ) -> Iterator[Candidate]:
+        """Yield the held timers of the wanted topics, without those whose records were searched in vain."""
+        rows = self._timers.held.rows(
+            wanted.from_ms if after is None else max(wanted.from_ms, after[0]), wanted.until_ms
+        )
+        topics = [number for number, topic in enumerate(rows.names) if _is_topic(topic, wanted)]
+        wanted_rows = np.isin(rows.topics, topics)
+        if looked_up is not None:
+            wanted_rows &= ~looked_up.are_in_vain(rows.timer_offsets)
+        for place in np.flatnonzero(wanted_rows).tolist():
+            candidate = Candidate(int(rows.due_ms[place]), int(rows.timer_offsets[place]), None, 0, 0)
+            if after is None or candidate[:2] > after:
+                yield candidate
+
+    def _held_due_ms(self, wanted: TimerFilter) -> Integers:
+        """Return the due times of the matching held timers."""
+        reads = wanted.reads_records
+        return np.fromiter(
+            (one.due_ms for one in self._held(wanted) if not reads or self._is_wanted(one, wanted)), np.int64
+        )
+
+    def _is_wanted(self, candidate: Candidate, wanted: TimerFilter) -> bool:
+        return _matches(self._read_timer(candidate), wanted)
+
+    def _far_and_near(
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None
     ) -> Iterator[Candidate]:
         select = self._selection(wanted, looked_up)
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):
@@ -175,7 +226,7 @@ class TimerViews:
         """Return a column of the matching rows; a record is read only if its row is inconclusive."""
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
-            matching[place] = _matches(self._read_timer(_candidate(rows[place], path)), wanted)
+            matching[place] = self._is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
     def _selection(self, wanted: TimerFilter, looked_up: LookedUp | None = None) -> Callable[[Rows], Mask]:
@@ -200,8 +251,7 @@ class TimerViews:
                 matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
             if wanted.tag:
                 matching &= rows["tags_code"] == tags_code(wanted.tag)
-            is_in_vain = _are_in(looked_up.searched, offsets) & ~_are_in(looked_up.found, offsets)
-            is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~is_in_vain
+            is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~looked_up.are_in_vain(offsets)
             return matching | is_unsure
 
         return select
@@ -235,7 +285,7 @@ def _candidate(row: Any, path: str | None) -> Candidate:
     return Candidate(*places, None if in_log else path, int(row["record_at"]), int(row["record_bytes"]))
 
 
-def _are_in(ascending: Offsets, offsets: Offsets) -> Mask:
+def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
     """Return which offsets are in a sorted column; `np.isin` would process the whole column for each call."""
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets

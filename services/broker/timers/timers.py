@@ -9,6 +9,7 @@ record of the verb is durable.
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
     far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
     near: `NearTimers`, a wheel           until delivered                  one entry each
+    held: `HeldTimers` (`holding`)        from due until the release       20 bytes
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
 Due timers are delivered by `services.broker.timers.timer_delivery`, while this file implements the verbs and
@@ -62,6 +63,7 @@ from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.values import Delivery, LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from services.broker.timers import recall, timer_records
+from services.broker.timers.holding import HeldTimers
 from services.broker.timers.timer_ends import NamedTimer, TimerEnd, TimerEnds
 from services.broker.timers.timer_files import TimersToWrite, TimesInDoubt
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
@@ -108,6 +110,7 @@ class Timers:
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = NearTimers()
+        self.held = HeldTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
         """The most recent timers that ended as UNREADABLE, oldest first."""
@@ -152,8 +155,11 @@ class Timers:
 
     def is_pending(self, found: NamedTimer, now_ms: int) -> bool:
         """Return whether a timer that was found by name is still waiting."""
-        is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
-        return not is_forgotten and self.ends.find_end(found.timer_offset) is None
+        return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
+
+    def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
+        """Return whether a timer may have ended before the kept history. A held timer is never forgotten."""
+        return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
         """Return the current timer with a name, waiting or ended, or None."""
@@ -206,7 +212,10 @@ class Timers:
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
         # Nearly all timers of a run are delivered in sort order, and the watermark has passed them. Only the
         # few remaining timers (`_are_waiting`) are removed one by one in Python.
-        for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
+        waiting = self._are_waiting(copies.ended, copies.due_ms)
+        if len(self.held):
+            waiting &= ~np.fromiter(map(self.held.remove, copies.ended.tolist()), np.bool_)
+        for place in np.flatnonzero(waiting).tolist():
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
@@ -215,7 +224,11 @@ class Timers:
         sort_keys = []
         for fact, stamp in durable:
             timer_offset, due_ms = stamp.offset, fact.due_ms
-            if self._unarmed.remove(timer_offset):
+            if not self._unarmed.remove(timer_offset):
+                continue
+            if fact.is_held:
+                self.held.add(fact.topic, due_ms, timer_offset)
+            else:
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
                 # The wheel uses the due time, not the sort time. If the clock was set back, the timer is
@@ -285,6 +298,14 @@ class Timers:
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
+    def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
+        """Replace a due timer of a held topic by one that waits for the release of the topic.
+
+        The new timer gets the names that are still assigned to the old timer, as in `move_accepted`.
+        """
+        names = self._names_kept(timer, timer_offset, now_ms)
+        self._store.append(timer_records.held_record(timer, timer_offset, names), now_ms)
+
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` with a rebuilt timer.
 
@@ -306,6 +327,7 @@ class Timers:
         `due_ms` is the due time or sort time of the timer, and `path` is the file in which the timer waited,
         if any.
         """
+        self.held.remove(timer_offset)
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
         self.in_doubt.setdefault(timer_offset, TimerInDoubt(due_ms, sort_ms, topic, path))
 
@@ -410,7 +432,7 @@ class Timers:
         # The watermark also passes damaged files, but a rescue needs the names and ends of the timers in
         # damaged files.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
-        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
+        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
 
     # Snapshots.
 
@@ -419,6 +441,7 @@ class Timers:
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
+            "held": self.held.freeze(),
             "lost": [list(one) for one in self.lost],
             "in_doubt": [[timer_offset, *one] for timer_offset, one in self.in_doubt.items()],
         }
@@ -427,6 +450,7 @@ class Timers:
         """Restore the state from its part of a snapshot."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
+        self.held.thaw(frozen.get("held", ()))
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
         self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
@@ -436,7 +460,7 @@ class Timers:
         # late by more than the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
-        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
+        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
         self.partitions.forget_before(self.ends.forgotten_ms)
         partitions = self.partitions.to_write(now_ms)
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
@@ -497,12 +521,12 @@ class Timers:
             self.pending_by_topic[topic] -= 1
             self._remove_timer(timer_offset, due_ms)
 
-    def _in_doubt_times_ms(self) -> list[int]:
-        """Return the sort times of the timers in doubt."""
-        return [one.sort_ms for one in self.in_doubt.values()]
+    def _times_elsewhere_ms(self) -> list[int]:
+        """Return the earliest time of the held timers, and the sort times of the timers in doubt."""
+        return [self.held.first_due_ms(), *(one.sort_ms for one in self.in_doubt.values())]
 
     def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
-        if not self._unarmed.remove(timer_offset):
+        if not self._unarmed.remove(timer_offset) and not self.held.remove(timer_offset):
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
@@ -530,7 +554,7 @@ class Timers:
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
             if found is not None and found.timer_offset != old_offset:
-                return self.ends.is_forgotten(found.known_ms, store_ms)
+                return self.is_forgotten(found, store_ms)
         return True
 
     def _waiting_or_verdict(
@@ -550,7 +574,7 @@ class Timers:
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
         ended = self.ends.find_end(found.timer_offset)
-        if self.ends.is_forgotten(found.known_ms, now_ms):
+        if self.is_forgotten(found, now_ms):
             return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
         if ended is None:
             return None
@@ -587,7 +611,7 @@ class Timers:
 
 def pending_timer(timer: Record) -> PendingTimer:
     """Return the `PendingTimer` of a timer record."""
-    message = properties.to_message(timer)
+    message, is_held = properties.to_message(timer), timer_records.is_held(timer)
     return PendingTimer(
         message_id=message.message_id,
         topic=message.topic,
@@ -598,7 +622,8 @@ def pending_timer(timer: Record) -> PendingTimer:
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,
-        moved_because=timer_records.move_reason(properties.of_record(timer)),
+        moved_because=None if is_held else timer_records.move_reason(properties.of_record(timer)),
+        is_held=is_held,
     )
 
 

@@ -55,6 +55,7 @@ REASONS = {
     "wheel._LEFT_BEHIND_MIN": SHAPE,
     "levels.SLOT_COUNT": SHAPE,
     "sorted_offsets.ARRAY_LENGTH_MAX": SHAPE,
+    "holding._GONE_MIN": SHAPE,
     "table.GONE_MAX": SHAPE,
     "table.PART_ROWS_MAX": SHAPE,
     "RecentIds._bits": RECENT,
