@@ -248,7 +248,7 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
         topic.queue_count,
         _policy_to_json(topic.check_back),
         topic.retention_ms,
-        None if topic.hold is None else [*astuple(topic.hold)],
+        None if topic.hold is None else list(astuple(topic.hold)),
     )
 
 
