@@ -370,6 +370,7 @@ class Broker:
         return Gauges(
             pending_timers=self.timers.pending_count,
             pending_by_topic=dict(+self.timers.pending_by_topic),
+            held_by_topic=dict(self.timers.held.counts),
             timers_bytes=self.timers.partitions.disk_bytes,
             open_halves=len(outcomes.open),
             expired_halves=len(outcomes.expired),

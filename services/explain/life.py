@@ -238,6 +238,7 @@ _STATES: Final = {
     "sent back": _AVAILABLE,
     "armed": _WAITS,
     "moved": _WAITS,
+    "held": "held: waits for the release of its topic",
     "cancelled": "cancelled: nobody gets it",
     "lost": "lost: nobody had its record any more; see tidewheel timer ls --damaged",
     "replaced": "replaced by a newer message under its timer key: nobody gets it",
@@ -266,6 +267,8 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
         return _ENDS[end], _because("by a call", stored)
     if end is End.CANCELLED:
         return _ENDS[end], _carried_by(ids_of(one))
+    if end is End.MOVED and property_names.HELD in stored and not stored.get(property_names.REASON):
+        return "held", "its topic is held"
     if end is End.MOVED:
         is_same = stored.get(property_names.DUE_MS) == stored.get(property_names.REPLACED_DUE_MS)
         return _ENDS[end], _because(f"to {'the same' if is_same else 'another'} time", stored)
@@ -280,8 +283,13 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
     due_ms = _number(stored.get(property_names.DUE_MS, ""))
     if due_ms is None:
         return _ENDS[end], ""
-    late_ms = one.store_ms - due_ms
-    return _ENDS[end], f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time"
+    late_ms, held = one.store_ms - due_ms, property_names.HELD in stored
+    why = ", since its topic was held" if held else ""
+    return _ENDS[end], f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time{why}"
+
+
+HELD: Final = "held: its topic was held when it was due; see tidewheel topic show"
+"""What is told of a timer that a hold of its topic keeps."""
 
 
 def waiting(moved_because: str | None) -> str:

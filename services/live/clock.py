@@ -46,12 +46,15 @@ from services.broker.spine.values import (
     HalfFilter,
     HalfPage,
     HalfView,
+    Hold,
     PendingTimer,
     TimerFilter,
     TimerPage,
     TimerVerdict,
+    Topic,
 )
 from services.broker.task_items import DoneItem, ItemsPage
+from services.broker.topic_changes import TopicChange, TopicUse
 from services.live.errors import WrongClock
 from services.live.jumps import ClockSteps
 from tidewheel import property_names
@@ -182,7 +185,7 @@ def _shift_times(value: Any, by_ms: int) -> Any:
     if changes is None:
         return value
     changed = changes(value, by_ms)
-    return value._replace(**changed) if isinstance(value, Delivery) else replace(value, **changed)
+    return value._replace(**changed) if hasattr(value, "_replace") else replace(value, **changed)
 
 
 Changes = dict[str, Any]
@@ -287,6 +290,10 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     HalfPage: _shift_inside("halves"),
     Start: _shift_start,
     LiteStart: _shift_start,
+    Hold: _shift_fields("since_ms"),
+    Topic: _shift_inside("hold"),
+    TopicUse: _shift_inside("topic"),
+    TopicChange: _shift_inside("use", "topic"),
     GroupView: _shift_inside("queues", "missed"),
     MissedView: _shift_fields("last_ms"),
     QueueView: _shift_fields("oldest_ms"),

@@ -238,6 +238,9 @@ class Metrics(Collector):
         yield from self._counters("mq_timer_carried_verdicts", what, ("topic", "verdict"), carried)
         pending = gauges.pending_by_topic.items()
         yield from self._gauges("mq_timer_pending", "Delayed messages pending.", ("topic",), pending)
+        held = gauges.held_by_topic.items()
+        what = "Delayed messages that are due, and that a hold of their topic keeps."
+        yield from self._gauges("mq_timer_held", what, ("topic",), held)
         beside = gauges.timers_bytes
         yield from self._gauge("mq_timer_storage_bytes", "Bytes that timers take beside the log.", beside)
         yield from self._due()
@@ -253,7 +256,7 @@ class Metrics(Collector):
         yield from self._counters("mq_clock_jumps", "Leaps of the system's clock.", ("direction",), jumps)
 
     def _due(self) -> Iterator[Metric | None]:
-        now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
+        now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(is_held=False), None, 1).timers
         ahead = [((one.due_ms - now_ms) / 1000,) for one in first]
         yield from self._gauges(
             "mq_timer_next_due_seconds", "Until the next one; none if none waits.", (), ahead

@@ -308,6 +308,8 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("DELETE", "/api/topics/{topic}"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/use"): topic_of_path(Verb.ADMIN),
     ("POST", "/api/topics/{topic}/purge"): topic_of_path(Verb.ADMIN),
+    ("POST", "/api/topics/{topic}/hold"): topic_of_path(Verb.ADMIN),
+    ("POST", "/api/topics/{topic}/release"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/messages"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/arrivals"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/newest"): topic_of_path(Verb.ADMIN),

@@ -25,7 +25,7 @@ flush, and each of its timers is set or refused separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from math import ceil
 from typing import Any, Final, Literal
@@ -54,7 +54,7 @@ from services.broker.spine.values import (
 )
 from services.broker.timers import recall
 from services.broker.timers.delays import with_absolute_times
-from services.explain.life import waiting
+from services.explain.life import HELD, waiting
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -86,6 +86,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 FOREVER_MS = TimerFilter().until_ms
+NOT_HELD = TimerFilter(is_held=False)
 GONE = 410
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
@@ -117,6 +118,9 @@ class FilterQuery(Nothing):
         description="Due at or after a time with a zone, milliseconds, in 30m, or 30m ago.",
     )
     until: Moment = Field("", description="Due before this time.")
+    held: bool | None = Field(
+        None, description="Only timers that a hold of their topic keeps (true), or only the others (false)."
+    )
 
 
 class TimersQuery(FilterQuery):
@@ -235,9 +239,8 @@ def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
             f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
         )
     wanted = tuple(property_of(text) for text in query.properties)
-    return TimerFilter(
-        query.topic, query.topic_prefix, query.key, query.tag, from_ms, until_ms, query.message_key, wanted
-    )
+    texts = query.topic, query.topic_prefix, query.key, query.tag
+    return TimerFilter(*texts, from_ms, until_ms, query.message_key, wanted, query.held)
 
 
 def property_of(text: str) -> tuple[str, str]:
@@ -302,7 +305,8 @@ def message_of(wanted: NewTimer, now_ms: int) -> Any:
 class TimerAnswer(TypedDict):
     """A pending delayed message.
 
-    `keys` are its message keys, and `timer_key` is the key by which a later message replaces it.
+    `keys` are its message keys, and `timer_key` is the key by which a later message replaces it. `state` is
+    "held" if the message is due and waits for the release of its topic.
     """
 
     message_id: str
@@ -313,6 +317,7 @@ class TimerAnswer(TypedDict):
     tag: str
     stored_ms: str
     timer_offset: str
+    state: Literal["waiting", "held"]
 
 
 class OneTimerAnswer(TimerAnswer):
@@ -413,12 +418,26 @@ class DueAnswer(TypedDict):
     count: int
 
 
+class HeldTopicAnswer(TypedDict):
+    """A topic whose timers are held, or whose held timers are being released.
+
+    `per_second` is the pace of the release, 0 for no limit, and null while the topic is held.
+    """
+
+    topic: str
+    held: int
+    since_ms: str | None
+    reason: str
+    per_second: int | None
+
+
 class SummaryAnswer(TypedDict):
-    """A summary of the delayed messages of a broker."""
+    """A summary of the delayed messages of a broker. `next_due_ms` and `due` exclude held messages."""
 
     now_ms: str
     pending: int
     pending_by_topic: dict[str, int]
+    held: list[HeldTopicAnswer]
     next_due_ms: str | None
     due: list[DueAnswer]
     lateness: LatenessAnswer
@@ -467,13 +486,15 @@ def timer_shape(timer: PendingTimer) -> TimerAnswer:
         "tag": timer.tag,
         "stored_ms": str(timer.stored_ms),
         "timer_offset": str(timer.timer_offset),
+        "state": "held" if timer.is_held else "waiting",
     }
 
 
 def one_timer_shape(timer: PendingTimer) -> OneTimerAnswer:
     """Return a pending delayed message with its content in JSON form."""
     message = None if timer.message is None else content_shape(timer.message)
-    return {**timer_shape(timer), "note": waiting(timer.moved_because), "message": message}
+    note = HELD if timer.is_held else waiting(timer.moved_because)
+    return {**timer_shape(timer), "note": note, "message": message}
 
 
 def page_shape(page: TimerPage) -> TimersAnswer:
@@ -611,13 +632,14 @@ class TimersApi:
     async def summary(self, request: Request) -> JSONResponse:
         """Show a summary of all timers."""
         gauges, lateness = self._live.core.gauges(), self._live.core.statistics.lateness
-        now_ms, first = self._live.now_ms(), self._live.timers(TimerFilter(), None, 1).timers
+        now_ms, first = self._live.now_ms(), self._live.timers(NOT_HELD, None, 1).timers
         answer: SummaryAnswer = {
             "now_ms": str(now_ms),
             "pending": gauges.pending_timers,
             "pending_by_topic": dict(gauges.pending_by_topic),
+            "held": list(self._held()),
             "next_due_ms": str(first[0].due_ms) if first else None,
-            "due": self._due(gauges.pending_timers),
+            "due": self._due(gauges.pending_timers - sum(gauges.held_by_topic.values())),
             "lateness": lateness_shape(combined(lateness.values())),
             "lateness_by_topic": {topic: lateness_shape(late) for topic, late in lateness.items()},
         }
@@ -661,6 +683,20 @@ class TimersApi:
         """Deliver the message of a timer immediately."""
         wanted = await said_as(NamedTimer, request)
         return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted), wanted.reason))
+
+    def _held(self) -> Iterator[HeldTopicAnswer]:
+        """Yield the topics that are held, or have held timers, by name."""
+        topics, counts = self._live.core.topics, self._live.core.timers.held.counts
+        for name in sorted({*topics.held, *counts}):
+            hold = topics.get(name).hold if name in topics else None
+            hold = self._live.clock.outward(hold)
+            yield {
+                "topic": name,
+                "held": counts[name],
+                "since_ms": None if hold is None else str(hold.since_ms),
+                "reason": "" if hold is None else hold.reason,
+                "per_second": 0 if hold is None else hold.per_second,
+            }
 
     def _filter(self, query: FilterQuery) -> TimerFilter:
         return filter_of(query, self._live.now_ms())

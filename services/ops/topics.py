@@ -11,6 +11,8 @@
     GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a
                                            topic, and the messages that a retention=7d would discard
     POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard
+    POST   /api/topics/TOPIC/hold          holds the timers of a topic at their due times: reason
+    POST   /api/topics/TOPIC/release       delivers the held timers of a topic: per_second, reason
 
 A change that would discard data is refused (409). `discard` permits a change that discards unfinished
 messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`).
@@ -29,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
+from commitlog import limits
 from commitlog.message import MessageType
 from services.broker.spine.values import Topic
 from services.broker.topic_changes import TopicUse
@@ -105,6 +108,23 @@ class Purge(BaseModel):
     reason: Reason = ""
 
 
+class TopicHold(BaseModel):
+    """A hold of a topic's timers: they are not delivered when they are due, until a release."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason = ""
+
+
+class TopicRelease(BaseModel):
+    """A release of a topic's held timers, of which `per_second` are delivered each second; 0: all at once."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    per_second: int = Field(0, ge=0, le=limits.RELEASE_PER_SECOND_MAX)
+    reason: Reason = ""
+
+
 class DeletionQuery(Nothing):
     """Whether messages that a group has not finished may be discarded."""
 
@@ -134,7 +154,26 @@ class AlteredTopicAnswer(TopicAnswer):
     expired: ExpiredAnswer | None
 
 
-class ListedTopicAnswer(TopicAnswer):
+class HoldAnswer(TypedDict):
+    """A hold of a topic's timers; `held` is the number of timers that are due and wait.
+
+    `per_second` is null while the topic is held. After the release it is the rate of delivery, or 0 for no
+    limit.
+    """
+
+    since_ms: str
+    reason: str
+    per_second: int | None
+    held: int
+
+
+class HeldTopicAnswer(TopicAnswer):
+    """A topic; `hold` is null unless the topic is held, or its held timers are being delivered."""
+
+    hold: HoldAnswer | None
+
+
+class ListedTopicAnswer(HeldTopicAnswer):
     """A topic.
 
     `message_count` is the number of messages in its queues, received or not, if it was requested.
@@ -174,7 +213,7 @@ class QueueAnswer(TypedDict):
     oldest_ms: NotRequired[str | None]
 
 
-class OneTopicAnswer(TopicAnswer):
+class OneTopicAnswer(HeldTopicAnswer):
     """A topic and its queues."""
 
     lite_topics: int
@@ -190,7 +229,7 @@ class GroupUseAnswer(TypedDict):
     dead_letters: int
 
 
-class TopicUseAnswer(TopicAnswer):
+class TopicUseAnswer(HeldTopicAnswer):
     """A topic, and the objects that a change of the topic affects."""
 
     messages: int
@@ -222,6 +261,19 @@ def retention_in(text: str) -> int:
     return 0 if text == NO_RETENTION else span_in(text, "retention")
 
 
+def hold_shape(topic: Topic, held_count: int) -> HoldAnswer | None:
+    """Return a topic's hold as JSON has it, or None if it keeps no timers."""
+    hold = topic.hold
+    if hold is None or not (topic.is_held or held_count):
+        return None
+    return {
+        "since_ms": str(hold.since_ms),
+        "reason": hold.reason,
+        "per_second": hold.per_second,
+        "held": held_count,
+    }
+
+
 def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     """Return the first and next offsets of a queue in JSON form."""
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
@@ -231,6 +283,7 @@ def use_shape(use: TopicUse, expired: Expired | None = None) -> TopicUseAnswer:
     """Return the use of a topic, and the messages that a retention would discard, in JSON form."""
     return {
         **topic_shape(use.topic),
+        "hold": hold_shape(use.topic, use.held_timers),
         "messages": use.messages,
         "unfinished": use.unfinished,
         "timers": use.timers,
@@ -253,7 +306,7 @@ class TopicsApi:
     async def topics(self, request: Request) -> Response:
         """List the topics."""
         query, pauses, topics = asked(TopicsQuery, request), Pauses(), self._live.core.topics
-        shape = self._counted if query.counts else topic_shape
+        shape = self._counted if query.counts else self._listed
         names = await pauses.sort_names(topics.names())
         shapes = (shape(topics.get(name)) for name in names)
         return await written({"topics": shapes, "retention": self._retention()}, pauses=pauses)
@@ -282,7 +335,9 @@ class TopicsApi:
                 shape["oldest_ms"] = self._oldest_ms(topic, queue_id)
             await pauses.pause()
         more = {"lite_topics": self._live.core.lite.count(topic), "retention": self._retention()}
-        return await written({**topic_shape(topic), **more, "queues": queues}, pauses=pauses)
+        return await written(
+            {**topic_shape(topic), "hold": self._hold_of(topic), **more, "queues": queues}, pauses=pauses
+        )
 
     async def use(self, request: Request) -> Response:
         """Show the objects that a change of a topic affects."""
@@ -317,6 +372,22 @@ class TopicsApi:
         log.info("topic purged", topic=name, messages=changed.use.messages, unfinished=changed.use.unfinished)
         return await written(use_shape(changed.use))
 
+    async def hold(self, request: Request) -> Response:
+        """Hold back the timers of a topic when they are due."""
+        wanted, name = await said_as(TopicHold, request), request.path_params["topic"]
+        changed = await self._live.call(self._live.core.topic_changes.hold, name, wanted.reason)
+        log.info("topic held", topic=name, timers=changed.use.timers, reason=wanted.reason)
+        return await written(use_shape(changed.use._replace(topic=changed.topic)))
+
+    async def release(self, request: Request) -> Response:
+        """Deliver the held timers of a topic, at once or at a pace."""
+        wanted, name = await said_as(TopicRelease, request), request.path_params["topic"]
+        release = self._live.core.topic_changes.release
+        changed = await self._live.call(release, name, wanted.per_second)
+        held = changed.use.held_timers
+        log.info("topic released", topic=name, held=held, per_second=wanted.per_second, reason=wanted.reason)
+        return await written(use_shape(changed.use._replace(topic=changed.topic)))
+
     async def delete(self, request: Request) -> Response:
         """Delete a topic after all pending sends to the topic have been stored."""
         query, name = asked(DeletionQuery, request), request.path_params["topic"]
@@ -327,9 +398,21 @@ class TopicsApi:
         log.info("topic deleted", topic=name, messages=use.messages, unfinished=use.unfinished)
         return await written(use_shape(use))
 
+    def _hold_of(self, topic: Topic) -> HoldAnswer | None:
+        held_count = self._live.core.timers.held.counts[topic.name]
+        return hold_shape(self._live.clock.outward(topic), held_count)
+
+    def _listed(self, topic: Topic) -> HeldTopicAnswer:
+        return {**topic_shape(topic), "hold": self._hold_of(topic)}
+
     def _counted(self, topic: Topic) -> ListedTopicAnswer:
         ranges = (self._live.core.finding.queue_range(topic.name, one) for one in range(topic.queue_count))
-        return {**topic_shape(topic), "message_count": sum(end - first for first, end in ranges)}
+        message_count = sum(end - first for first, end in ranges)
+        return {
+            **topic_shape(topic),
+            "hold": self._hold_of(topic),
+            "message_count": message_count,
+        }
 
     def _oldest_ms(self, topic: Topic, queue_id: int) -> str | None:
         finding = self._live.core.finding
@@ -394,6 +477,22 @@ OPERATIONS: Final = (
         TopicsApi.purge,
         {200: TopicUseAnswer},
         bodies=(Purge,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "POST",
+        "/api/topics/{topic}/hold",
+        TopicsApi.hold,
+        {200: TopicUseAnswer},
+        bodies=(TopicHold,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "POST",
+        "/api/topics/{topic}/release",
+        TopicsApi.release,
+        {200: TopicUseAnswer},
+        bodies=(TopicRelease,),
         refusals=(400, 404, 409, 503),
     ),
 )

@@ -12,6 +12,7 @@
     dlq       given up        number of dead letters (1, 1000), or the age of the oldest
     disk      room            used part of the file system (80%, 90%); refusal of new messages
     cluster   copies          lag of the slowest follower (10s, 1m); a halted or unreachable node
+    -         held            topics whose timers are held
     audit     audit           age of the newest run (26h, 50h); any finding
 
 Rules
@@ -168,9 +169,9 @@ def probed(name: str, answers: Answers, limits: Limits) -> Row:
 
 
 def screen(answers: Answers) -> list[Row]:
-    """Return all rows of `tidewheel status`; the audit row only if there is an audit."""
+    """Return all rows of `tidewheel status`: those of an audit and of holds only if there are any."""
     names = [name for name in CHECKS if name != "audit" or answers["audit"] is not None]
-    return [serving(answers), *(judged(name, answers) for name in names)]
+    return [serving(answers), *(judged(name, answers) for name in names), *held(answers)]
 
 
 def worst(rows: Iterable[Row]) -> State:
@@ -224,6 +225,28 @@ def on_time(answers: Answers, limits: Limits) -> Row:
     if late["early_count"]:
         state, said = State.CRIT, f"{late['early_count']:,} were delivered before their time; {said}"
     return Row("on time", state, said, "tidewheel timer summary", figures)
+
+
+def held(answers: Answers) -> list[Row]:
+    """Return a row about the topics whose timers are held or being released, if there are any."""
+    found = [] if isinstance(answers["timers"], Unread) else answers["timers"].get("held", [])
+    if not found:
+        return []
+    figures = (Figure("held", sum(one["held"] for one in found), Unit.COUNT),)
+    said = "; ".join(_held_text(one, answers) for one in found[:HELD_NAMED_MAX])
+    more = f"; and {len(found) - HELD_NAMED_MAX} more topics" if len(found) > HELD_NAMED_MAX else ""
+    state = State.WARN if any(one["per_second"] is None for one in found) else State.OK
+    return [Row("held", state, said + more, f"tidewheel topic show {found[0]['topic']}", figures)]
+
+
+def _held_text(one: Answer, answers: Answers) -> str:
+    count = counted(one["held"], "timer")
+    if one["per_second"] is not None:
+        pace = f"{one['per_second']:,} per second" if one["per_second"] else "at once"
+        return f"{one['topic']} is being released, {pace}, {count} left"
+    since = age_of(one["since_ms"], answers["now_ms"])
+    because = f" ({one['reason']})" if one["reason"] else ""
+    return f"{one['topic']} holds {count}, for {span(since)}{because}"
 
 
 def keeping_up(answers: Answers, limits: Limits) -> Row:
@@ -517,6 +540,8 @@ def _spans(warn: str, crit: str) -> Limits:
     return Limits({Unit.SPAN: span_ms(warn)}, {Unit.SPAN: span_ms(crit)})
 
 
+HELD_NAMED_MAX: Final = 3
+"""The maximum number of held topics that the row names."""
 SPAN, COUNT, PART = Unit.SPAN, Unit.COUNT, Unit.PART
 CHECKS: Final[dict[str, Check]] = {
     "late": Check("on time", "timers", _spans("1s", "10s"), (SPAN,), on_time),

@@ -108,6 +108,7 @@ class Gauges:
 
     pending_timers: int
     pending_by_topic: dict[str, int]
+    held_by_topic: dict[str, int]
     timers_bytes: int
     open_halves: int
     expired_halves: int

@@ -39,6 +39,9 @@ from tidewheel.message_rules import check_topic_name as check_topic_name
 from tidewheel.message_rules import is_system as is_system
 from txn.checkback import CheckBackPolicy
 
+_FIELDS_MIN: Final = 3
+_DEFAULTS: Final = (None, 0, None)
+"""The check-back policy, the retention and the hold of a topic without them."""
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -209,7 +212,9 @@ class Topics:
 
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
-        for name, message_type, queue_count, check_back, retention_ms, hold in frozen:
+        for row in frozen:  # Snapshots of older versions have fewer fields.
+            fields = (*row, *_DEFAULTS[len(row) - _FIELDS_MIN :])
+            name, message_type, queue_count, check_back, retention_ms, hold = fields
             self._put(
                 Topic(
                     intern(name),

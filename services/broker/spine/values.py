@@ -160,7 +160,8 @@ class TimerFilter:
     """A filter of timers that must match in every given field, with `from_ms` <= due time < `until_ms`.
 
     `key` is the timer key, a message key or the message id, and `message_key` only a message key. Each pair
-    in `properties` is a name and the value that the message has under this name.
+    in `properties` is a name and the value that the message has under this name. `is_held` selects only held
+    timers (true) or only timers that are not held (false).
     """
 
     topic: str = ""
@@ -171,6 +172,7 @@ class TimerFilter:
     until_ms: int = 1 << 62
     message_key: str = ""
     properties: tuple[tuple[str, str], ...] = ()
+    is_held: bool | None = None
 
     @property
     def reads_records(self) -> bool:

@@ -153,9 +153,10 @@ class TimerViews:
             return self._timers.pending_count
         if wanted == TimerFilter(topic=wanted.topic):
             return self._timers.pending_by_topic[wanted.topic]
-        if wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
-            held = self._timers.held.rows(wanted.from_ms, wanted.until_ms)
-            return self._timers.partitions.count(wanted.from_ms, wanted.until_ms) + len(held.due_ms)
+        if wanted == _window_of(wanted):
+            window = wanted.from_ms, wanted.until_ms
+            others = 0 if wanted.is_held else self._timers.partitions.count(*window)
+            return others + (0 if wanted.is_held is False else len(self._timers.held.rows(*window).due_ms))
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
@@ -165,9 +166,9 @@ class TimerViews:
         """
         counts: Counter[int] = Counter()
         columns, select = [self._held_due_ms(wanted)], self._selection(wanted)
-        for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
+        for rows, path in self._scan(wanted, None):
             due_ms = rows["due_ms"].astype(np.int64)
-            if wanted != TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
+            if wanted != _window_of(wanted):
                 due_ms = due_ms[self._matching(rows, path, wanted, select(rows))]
             columns.append(due_ms)
         for due_ms in columns:
@@ -192,6 +193,8 @@ class TimerViews:
         looked_up: LookedUp | None = None,
     ) -> Iterator[Candidate]:
         """Yield the held timers of the wanted topics, without those whose records were searched in vain."""
+        if wanted.is_held is False:
+            return
         rows = self._timers.held.rows(
             wanted.from_ms if after is None else max(wanted.from_ms, after[0]), wanted.until_ms
         )
@@ -218,9 +221,14 @@ class TimerViews:
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None
     ) -> Iterator[Candidate]:
         select = self._selection(wanted, looked_up)
-        for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):
+        for rows, path in self._scan(wanted, after):
             for row in rows[select(rows)]:
                 yield _candidate(row, path)
+
+    def _scan(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[tuple[Rows, str | None]]:
+        """Yield the rows of the timers that are not held, due in the wanted window and after `after`."""
+        if not wanted.is_held:
+            yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a column of the matching rows; a record is read only if its row is inconclusive."""
@@ -290,6 +298,11 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
     return found & (places < len(ascending))
+
+
+def _window_of(wanted: TimerFilter) -> TimerFilter:
+    """Return a filter with only the due-time window and `is_held` of another filter."""
+    return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 
 def _is_topic(topic: str, wanted: TimerFilter) -> bool:

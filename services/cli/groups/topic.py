@@ -1,4 +1,4 @@
-"""`tidewheel topic`: topics listed, shown, created, altered, purged and deleted."""
+"""`tidewheel topic`: topics listed, shown, created, altered, held, released, purged and deleted."""
 
 from __future__ import annotations
 
@@ -173,6 +173,8 @@ def show(
     output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
     own = f"{own_retention(topic)} of this topic; " if own_retention(topic) else ""
     output.show(f"retention: {own}{retention(topic['retention'])}")
+    if topic.get("hold"):
+        output.show(hold_line(topic["hold"]))
     rows = (
         (one["queue_id"], one["min_offset"], one["end_offset"], stored(one["oldest_ms"]))
         for one in topic["queues"]
@@ -369,6 +371,60 @@ def show_expired(use: dict[str, Any], as_json: bool) -> None:
     raise typer.Exit(USAGE)
 
 
+@app.command()
+def hold(
+    name: NameArgument,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Hold back the delayed messages of a topic when they are due, until tidewheel topic release.
+
+    They stay pending, can be cancelled or moved, and timer fire delivers one despite the hold. Plain
+    messages and runs of schedules go on.
+
+    Example: tidewheel topic hold orders --reason "the shop is closed" --yes
+    """
+    api = broker_at(http)
+    if not yes:
+        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to hold its timers")
+    use = api.post("topics", name, "hold", body={"reason": reason})
+    said = f"the timers of {name} are held when they are due; {use['timers']:,} are pending"
+    output.print_json(use) if as_json else output.show(said)
+
+
+@app.command()
+def release(
+    name: NameArgument,
+    rate: Annotated[
+        int, typer.Option(help="Held messages to deliver per second; 0 delivers all of them at once.")
+    ] = 0,
+    reason: ReasonOption = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver the held messages of a topic, the earliest due first; again with another --rate to change it.
+
+    Messages that become due from now on are delivered on time, whatever the rate.
+
+    Example: tidewheel topic release orders --rate 500 --reason "the shop is open"
+    """
+    use = broker_at(http).post("topics", name, "release", body={"per_second": rate, "reason": reason})
+    held, pace = (use["hold"] or {"held": 0})["held"], f"{rate:,} per second" if rate else "at once"
+    said = f"{name} is released; {held:,} held messages are delivered, {pace}"
+    output.print_json(use) if as_json else output.show(said)
+
+
+def hold_line(hold: dict[str, Any]) -> str:
+    """Return what a hold keeps, as a line."""
+    count, because = f"{hold['held']:,}", f": {hold['reason']}" if hold["reason"] else ""
+    if hold["per_second"] is None:
+        return f"timers held since {exactly(int(hold['since_ms']))}{because}; {count} are due and wait"
+    pace = f"{hold['per_second']:,} per second" if hold["per_second"] else "at once"
+    return f"timers released, {pace}; {count} held ones are left"
+
+
 def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
     """Print the use of a topic, and end the command as one that has done nothing."""
     if as_json:
@@ -379,6 +435,7 @@ def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
             f"messages in its queues: {use['messages']:,}, unfinished: {use['unfinished']:,}",
             f"timers: {use['timers']:,}; open or expired halves: {use['halves']:,}; "
             f"schedules: {', '.join(use['schedules']) or 'none'}",
+            *([hold_line(use["hold"])] if use["hold"] else []),
         )
         rows = ((one["group"], one["unfinished"], one["dead_letters"]) for one in use["groups"])
         output.print_table(("group", "unfinished", "dead letters"), rows)

@@ -128,6 +128,9 @@ def list_timers(
         int, typer.Option(help="Largest number to show; the earliest are shown.", min=1, max=1000)
     ] = 20,
     after: Annotated[str, typer.Option(help="Continue after a page, with the value that it printed.")] = "",
+    held: Annotated[
+        bool, typer.Option("--held", help="Only those that are due and wait for the release of their topic.")
+    ] = False,
     damaged: Annotated[
         bool, typer.Option("--damaged", help="Show damage, and timers that cannot be recovered.")
     ] = False,
@@ -142,6 +145,7 @@ def list_timers(
     if damaged:
         tell_damage(api, wanted, limit, as_json)
         return
+    wanted |= {"held": "true"} if held else {}
     page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
     if as_json:
         output.print_json(page)

@@ -21,10 +21,20 @@ def summary_lines(answer: Answer) -> Iterator[str]:
     yield f"pending {answer['pending']:,}{first}"
     yield lateness_line("lateness", answer["lateness"])
     yield f"due in    {' | '.join(due_parts(answer['due']))}"
+    yield from map(held_line, answer.get("held", ()))
     for topic, count in sorted(answer["pending_by_topic"].items(), key=lambda pair: -pair[1]):
         late = answer["lateness_by_topic"].get(topic)
         told = lateness_line("   lateness", late).rstrip() if late else ""
         yield f"  {topic:<24} {count:>12,}{told}"
+
+
+def held_line(one: Answer) -> str:
+    """Say what the hold of a topic keeps, or what of it is left to release."""
+    if one["per_second"] is None:
+        why = f", because: {one['reason']}" if one["reason"] else ""
+        return f"held      {one['topic']}: {one['held']:,} due timers wait for its release{why}"
+    pace = f"{one['per_second']:,} per second" if one["per_second"] else "at once"
+    return f"released  {one['topic']}: {one['held']:,} held timers are left, {pace}"
 
 
 def lateness_line(title: str, late: Answer) -> str:
@@ -56,7 +66,8 @@ def timer_row(timer: Answer) -> tuple[str, ...]:
     """Return a timer as a row of the list."""
     due_ms = int(timer["due_ms"])
     keys, tag = " ".join(timer["keys"]), timer["tag"]
-    return wall(due_ms), away(due_ms), timer["topic"], timer["timer_key"], keys, tag, timer["message_id"]
+    when = "held" if timer.get("state") == "held" else away(due_ms)
+    return wall(due_ms), when, timer["topic"], timer["timer_key"], keys, tag, timer["message_id"]
 
 
 def damage_lines(answer: Answer) -> Iterator[str]:
@@ -81,7 +92,8 @@ def lost_row(timer: Answer) -> tuple[str, ...]:
 def timer_lines(timer: Answer) -> Iterator[str]:
     """Say everything about one timer that waits."""
     name = timer["timer_key"] or timer["message_id"]
-    yield f"PENDING  {name}  {timer['topic']}  due {both(int(timer['due_ms']))}"
+    state = "HELD" if timer.get("state") == "held" else "PENDING"
+    yield f"{state}  {name}  {timer['topic']}  due {both(int(timer['due_ms']))}"
     yield f"  id {timer['message_id']}  stored {both(int(timer['stored_ms']))}  log@{timer['timer_offset']}"
     if timer.get("note"):
         yield f"  {timer['note']}"
