@@ -1,4 +1,4 @@
-"""`/topics/change`: what uses a topic, and its verbs: altered, purged, deleted.
+"""`/topics/change`: what uses a topic, and its verbs: altered, held, released, purged, deleted.
 
 The broker refuses what would lose something, and says what is in the way; unfinished messages are lost only
 where that is asked for. A purge and a deletion take the name of the topic, typed.
@@ -7,6 +7,7 @@ where that is asked for. A purge and a deletion take the name of the topic, type
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlencode
 
 from services.console.page import Asked, Done, Model, Page
 from services.console.topics import TYPES, page_of
@@ -33,6 +34,34 @@ def alter(broker: Api, asked: Asked) -> Done:
     if (expired := topic.get("expired")) and expired["messages"]:
         said += f" {lost(expired)}."
     return Done(said, page_of(name))
+
+
+def hold(broker: Api, asked: Asked) -> Done:
+    """Hold back the timers of a topic when they are due."""
+    name, reason = asked.required("name", "The topic"), asked.required("reason", "The reason")
+    use = broker.post("topics", name, "hold", body={"reason": reason})
+    return Done(
+        f"The timers of {name} are held when they are due; {use['timers']:,} are pending.", back(name)
+    )
+
+
+def release(broker: Api, asked: Asked) -> Done:
+    """Deliver the held timers of a topic, at once or at a pace."""
+    name, reason, rate = (
+        asked.required("name", "The topic"),
+        asked.required("reason", "The reason"),
+        asked.get("rate"),
+    )
+    if rate and not (rate.isascii() and rate.isdigit()):
+        raise ClientMistake(f"{rate[:20]!r} is no number of timers per second.")
+    use = broker.post("topics", name, "release", body={"per_second": int(rate or 0), "reason": reason})
+    held = use["hold"]["held"] if use["hold"] else 0
+    return Done(f"{name} is released; {held:,} held timers are delivered.", back(name))
+
+
+def back(name: str) -> str:
+    """Return the path of the page that changes a topic."""
+    return f"/topics/change?{urlencode({'name': name})}"
 
 
 def purge(broker: Api, asked: Asked) -> Done:
@@ -67,6 +96,6 @@ PAGE: Final = Page(
     "Change a topic",
     "topic_change.html",
     read,
-    acts={"alter": alter, "purge": purge, "delete": delete},
+    acts={"alter": alter, "hold": hold, "release": release, "purge": purge, "delete": delete},
     every_ms=0,
 )

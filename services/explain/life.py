@@ -268,7 +268,7 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
     if end is End.CANCELLED:
         return _ENDS[end], _carried_by(ids_of(one))
     if end is End.MOVED and property_names.HELD in stored and not stored.get(property_names.REASON):
-        return "held", "its topic is held"
+        return _ENDS[end], "to the same time, since its topic is held"
     if end is End.MOVED:
         is_same = stored.get(property_names.DUE_MS) == stored.get(property_names.REPLACED_DUE_MS)
         return _ENDS[end], _because(f"to {'the same' if is_same else 'another'} time", stored)
@@ -323,6 +323,8 @@ def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact]) -> tuple[s
     host, kind = ":".join(map(str, one.born_host)), kind_of(one)
     for fact in facts:
         match fact:
+            case TimerSet(is_held=True):
+                return "held", "until the release of its topic"
             case TimerSet():
                 by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
                 late_ms = one.store_ms - fact.due_ms

@@ -115,7 +115,13 @@ def test_topics_are_listed_for_people_and_for_programs(serving: Serving) -> None
     run("topic", "create", "listed", "--type", "transaction", "--queues", "2", broker=serving)
     assert "listed" in run("topic", "ls", broker=serving).stdout
     listed = json.loads(run("topic", "ls", "--json", broker=serving).stdout)
-    assert {"name": "listed", "message_type": "TRANSACTION", "queue_count": 2, "message_count": 0} in listed
+    assert {
+        "name": "listed",
+        "message_type": "TRANSACTION",
+        "queue_count": 2,
+        "hold": None,
+        "message_count": 0,
+    } in listed
     assert "retention: nothing is deleted" in run("topic", "show", "listed", broker=serving).stdout
 
 

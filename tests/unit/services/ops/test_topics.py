@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -86,13 +87,57 @@ def test_a_retention_is_previewed_set_and_removed(at_desk: Any) -> None:
     at_desk(scenario)
 
 
+def test_the_timers_of_a_topic_are_held_and_released(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http = desk.http
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 1})
+        await desk.set("orders", "1m", timer_key="k")
+        refused = await http.post("/api/topics/orders/release", json={})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-169")
+        held = (await http.post("/api/topics/orders/hold", json={"reason": "closed"})).json()
+        assert (held["timers"], held["hold"]["per_second"], held["hold"]["held"]) == (1, None, 0)
+        assert (await http.post("/api/topics/orders/hold", json={})).status_code == 409
+        assert (await http.post("/api/topics/none/hold", json={})).status_code == 404
+        await desk.advance("1h")
+        shown = (await http.get("/api/topics/orders")).json()["hold"]
+        since_ms = int(shown.pop("since_ms"))
+        now_ms = int((await http.get("/api/timers/summary")).json()["now_ms"])
+        assert shown == {"reason": "closed", "per_second": None, "held": 1}
+        timer = (await http.get("/api/timers/one?topic=orders&key=k")).json()
+        assert (timer["state"], int(timer["due_ms"]) < now_ms) == ("held", True)
+        summary = (await http.get("/api/timers/summary")).json()
+        assert (summary["pending"], summary["next_due_ms"], summary["due"][-1]["count"]) == (1, None, 0)
+        expected = {"topic": "orders", "held": 1, "since_ms": str(since_ms), "reason": "closed"}
+        assert summary["held"] == [expected | {"per_second": None}]
+        found = (await http.get("/api/timers?held=true")).json()["timers"]
+        assert [one["timer_key"] for one in found] == ["k"]
+        assert not (await http.get("/api/timers?held=false")).json()["timers"]
+        metrics = (await http.get("/metrics")).text
+        assert re.search(r'mq_timer_held\{.*topic="orders"\} 1.0', metrics)
+        assert (await http.post("/api/topics/orders/release", json={"per_second": -1})).status_code == 400
+        released = await http.post("/api/topics/orders/release", json={"per_second": 5, "reason": "open"})
+        assert released.json()["hold"]["per_second"] == 5
+        await desk.advance("1s")
+        assert (await http.get("/api/topics/orders/use")).json()["messages"] == 1
+        assert (await http.get("/api/topics/orders")).json()["hold"] is None
+        noted = (await http.get("/api/journal?about=orders")).json()["entries"]
+        acts = [(one["verb"], one["reason"], one["verdict"]) for one in noted if one["verdict"] != "TW-169"]
+        assert acts[:2] == [("topics release", "open", "done"), ("topics hold", "closed", "done")]
+        metrics = (await http.get("/metrics")).text
+        assert re.search(r'mq_lateness_cause_total\{cause="held",.*topic="orders"\} 1.0', metrics)
+
+    at_desk(scenario)
+
+
 def test_a_list_counts_messages_where_it_is_asked_to(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         await desk.http.post("/api/topics", json={"name": "empty"})
         for number in range(3):
             await desk.http.post("/api/messages", json={"topic": "t", "body": str(number)})
         plain = (await desk.http.get("/api/topics")).json()
-        assert [sorted(one) for one in plain["topics"]] == [["message_type", "name", "queue_count"]] * 2
+        assert [sorted(one) for one in plain["topics"]] == [
+            ["hold", "message_type", "name", "queue_count"]
+        ] * 2
         assert plain["retention"] == {"age_ms": None, "log_bytes_max": None}
         counted = (await desk.http.get("/api/topics?counts=true")).json()["topics"]
         assert [(one["name"], one["message_count"]) for one in counted] == [("empty", 0), ("t", 3)]
