@@ -186,7 +186,9 @@ class TopicChanges:
         check_alterable(name)
         use = self.use(name)
         if use.topic.is_held:
-            raise HoldConflict(f"The timers of {name!r} are held: tidewheel topic release {name}")
+            raise HoldConflict(
+                f"The timers of {name!r} are held already. Deliver them: tidewheel topic release {name}"
+            )
         topic = self._topics.hold(name, reason, now_ms)
         return TopicChange(use, topic, topic.durable_at)
 

@@ -115,7 +115,7 @@ class TopicInUse(RefusedByState):
 
 
 class HoldConflict(RefusedByState):
-    """The timers of the topic are held already, or none are held."""
+    """The change does not fit the hold of the topic's timers."""
 
     code = "TW-169"
 

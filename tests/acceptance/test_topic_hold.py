@@ -1,0 +1,76 @@
+"""A topic's timers are held and released by an operator, across a broker that is killed and started again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_timers import Serving
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path)
+    yield serving
+    serving.kill()
+
+
+def said(done: Any, code: int = 0) -> str:
+    """Return what a command printed; it must end with the code."""
+    assert done.returncode == code, done.stdout + done.stderr
+    return str(done.stdout + done.stderr)
+
+
+def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, eventually: Any) -> None:
+    said(broker.run("topic", "create", "payments", "--queues", "1"))
+    timers = [
+        {"topic": "payments", "body": str(number), "timer_key": f"k:{number}", "in": f"{500 + number}ms"}
+        for number in range(60)
+    ]
+    preview = said(broker.run("topic", "hold", "payments", "--reason", "the bank is closed"), 2)
+    assert "nothing was done: add --yes" in preview
+    held = said(broker.run("topic", "hold", "payments", "--reason", "the bank is closed", "--yes"))
+    assert "the timers of payments are held" in held
+    refused = said(broker.run("topic", "hold", "payments", "--yes"), 4)
+    assert "TW-169" in refused
+    assert broker.ask("POST", "timers", {"timers": timers})[0] == 200
+
+    def held_count() -> int:
+        return int(broker.ask("GET", "topics/payments")[1]["hold"]["held"])
+
+    eventually(lambda: held_count() == 60)
+    assert broker.delivered("payments") == []
+    assert "held" in said(broker.run("timer", "ls", "--held", "--limit", "1"))
+    assert "HELD" in said(broker.run("timer", "show", "--topic", "payments", "--key", "k:7"))
+    status = said(broker.run("status"), 1)
+    assert "payments holds 60 timers" in status
+    assert "the bank is closed" in status
+    broker.kill()
+    broker.start()
+    assert (held_count(), broker.delivered("payments")) == (60, [])
+    said(broker.run("timer", "cancel", "--topic", "payments", "--key", "k:7"))
+    said(broker.run("timer", "fire", "--topic", "payments", "--key", "k:9"))
+    assert broker.delivered("payments") == ["9"]
+
+    released = said(broker.run("topic", "release", "payments", "--rate", "20", "--reason", "it is open"))
+    assert "payments is released; 58 held messages are delivered, 20 per second" in released
+    eventually(lambda: len(broker.delivered("payments")) >= 10)
+    broker.kill()
+    broker.start()
+    eventually(lambda: len(broker.delivered("payments")) == 59)
+    expected = [str(number) for number in range(60) if number not in (7, 9)]
+    assert broker.delivered("payments") == ["9", *expected]
+    assert "TW-169" in said(broker.run("topic", "release", "payments"), 4)
+    assert broker.ask("GET", "topics/payments")[1]["hold"] is None
+    life = said(broker.run("explain", "k:3"))
+    assert "held" in life
+    assert "since its topic was held" in life
+    noted = json.loads(said(broker.run("journal", "--about", "payments", "--json")))
+    entries = noted if isinstance(noted, list) else noted["entries"]
+    acts = [(one["verb"], one["reason"]) for one in entries if one["verdict"] == "done"]
+    assert ("topics hold", "the bank is closed") in acts
+    assert ("topics release", "it is open") in acts
