@@ -66,6 +66,8 @@ from timingwheel.partition import IN_LOG, Rows
 _GAP_BYTES_MAX: Final = 2048
 """The maximum gap between two records that are read together."""
 _ALONE_COUNTS: Final = 4
+_HOLDING_COUNTS: Final = 8
+"""How many times a due timer counts while a topic is held, because each held timer is moved by itself."""
 _HELD: Final = "held"
 """The cause of the lateness of a timer that was held."""
 
@@ -93,7 +95,8 @@ class TimerDelivery:
         """Deliver due timers until their count reaches `count_max`, and return the count.
 
         A timer in a due run counts once, and a timer that is delivered singly or from the wheel counts
-        `_ALONE_COUNTS` times, in proportion to its use of processor time.
+        `_ALONE_COUNTS` times, or `_HOLDING_COUNTS` times while a topic is held, in proportion to its use of
+        processor time.
         """
         if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
@@ -165,7 +168,8 @@ class TimerDelivery:
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
-        near = self._near.take_due(before_ms, max(1, count_max // _ALONE_COUNTS))
+        counts = _HOLDING_COUNTS if self._topics.held else _ALONE_COUNTS
+        near = self._near.take_due(before_ms, max(1, count_max // counts))
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers after the
@@ -174,17 +178,17 @@ class TimerDelivery:
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
-            return len(near) * _ALONE_COUNTS
+            return len(near) * counts
         # Rows are delivered up to the next timer of the wheel, but at least up to the millisecond of the
         # head. Otherwise, neither source would proceed if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
-        may_hold = bool(self._topics.held)  # a timer is held by itself
+        may_hold = bool(self._topics.held)
         rows, path = self._partitions.take_due(
-            rows_until_ms, max(1, count_max // _ALONE_COUNTS) if may_hold else count_max
+            rows_until_ms, max(1, count_max // counts) if may_hold else count_max
         )
         self._deliver_rows(rows, path, now_ms)
-        return len(rows) * (_ALONE_COUNTS if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
+        return len(rows) * (counts if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
         """Deliver or hold one timer from the wheel, or deliver one held timer."""
@@ -218,7 +222,8 @@ class TimerDelivery:
             if self._topics.held:
                 to_hold = self._are_to_hold(rows, self._near_queues)
                 for place in np.flatnonzero(to_hold).tolist():
-                    self._deliver_near(*pairs[place], now_ms)
+                    timer = to_timer_record(record.decode(ready[by_place[place]]))
+                    self._timers.hold(timer, pairs[place][1], now_ms)
                 rows, by_place = rows[~to_hold], by_place[~to_hold]
                 if not len(rows):
                     return True

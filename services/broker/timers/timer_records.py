@@ -114,12 +114,11 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
     return new
 
 
-def held_record(timer: Record, timer_offset: int, names: list[TimerName]) -> Record:
+def held_record(timer: Record, timer_offset: int) -> Record:
     """Return a timer record that replaces a due timer of a held topic, with the same message and due time."""
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms)
     _mark_held(new)
-    restrict_names(new, names)
     return new
 
 

@@ -281,9 +281,7 @@ class Timers:
             return found
         timer = self.read_record(found)
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
-        names = self._names_kept(timer, found.timer_offset, now_ms)
-        if names != timer_records.names_of(timer_set(new.properties)):
-            timer_records.restrict_names(new, names)
+        self._restrict_names(new, timer, found.timer_offset, now_ms)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         verdict = self._append_verb(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
@@ -303,8 +301,9 @@ class Timers:
 
         The new timer gets the names that are still assigned to the old timer, as in `move_accepted`.
         """
-        names = self._names_kept(timer, timer_offset, now_ms)
-        self._store.append(timer_records.held_record(timer, timer_offset, names), now_ms)
+        new = timer_records.held_record(timer, timer_offset)
+        self._restrict_names(new, timer, timer_offset, now_ms)
+        self._store.append(new, now_ms)
 
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` with a rebuilt timer.
@@ -542,6 +541,12 @@ class Timers:
         if self.near.deviating:
             is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))
         return ~is_passed
+
+    def _restrict_names(self, new: Record, timer: Record, timer_offset: int, now_ms: int) -> None:
+        """Restrict the names of a timer's replacement to those that are still assigned to the timer."""
+        names = self._names_kept(timer, timer_offset, now_ms)
+        if names != timer_records.names_of(timer_set(new.properties)):
+            timer_records.restrict_names(new, names)
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
         """Return the names of a timer that its replacement keeps."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -32,6 +34,27 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert wrong.status == 400
     assert "orders is deleted" in browser.post("/topics/change/delete", **named).text
     assert browser.open("/topics/change?name=orders").status == 404
+
+
+def test_the_timers_of_a_topic_are_held_and_released(
+    broker: BrokerProcess, browser: Browser, eventually: Any
+) -> None:
+    broker.post("/api/topics", {"name": "bills"})
+    named = {"name": "bills", "reason": "closed <b>"}
+    held = browser.post("/topics/change/hold", **named)
+    assert "The timers of bills are held when they are due" in held.text
+    assert browser.post("/topics/change/hold", **named).status == 409
+    broker.post("/api/timers", {"topic": "bills", "body": "7", "in": "1ms"})
+    eventually(lambda: browser.model("/topics/one?name=bills")["topic"]["hold"]["held"] == 1)
+    assert "closed &lt;b&gt;" in browser.open("/topics/change?name=bills").text
+    calendar = browser.open("/timers?topic=bills").text
+    assert ", held</td>" in calendar
+    assert browser.model("/timers")["summary"]["held"][0]["topic"] == "bills"
+    assert browser.post("/topics/change/release", rate="many", **named).status == 400
+    released = browser.post("/topics/change/release", rate="5", **named)
+    assert "bills is released; 1 held timers are delivered" in released.text
+    eventually(lambda: browser.model("/topics/one?name=bills")["message_count"] == 1)
+    assert browser.model("/topics/change?name=bills")["use"]["hold"] is None
 
 
 def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
