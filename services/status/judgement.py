@@ -215,7 +215,7 @@ def on_time(answers: Answers, limits: Limits) -> Row:
     )
     state = limits.state((overdue,))
     if ahead_ms is None:
-        first = "no timer is pending"
+        first = f"{counted(found['pending'], 'timer')} pending, all held" if found["pending"] else _NO_TIMER
     elif ahead_ms >= 0:
         first = f"{counted(found['pending'], 'timer')} pending, the next is due in {span(ahead_ms)}"
     else:
@@ -225,6 +225,9 @@ def on_time(answers: Answers, limits: Limits) -> Row:
     if late["early_count"]:
         state, said = State.CRIT, f"{late['early_count']:,} were delivered before their time; {said}"
     return Row("on time", state, said, "tidewheel timer summary", figures)
+
+
+_NO_TIMER: Final = "no timer is pending"
 
 
 def held(answers: Answers) -> list[Row]:

@@ -313,3 +313,19 @@ def test_what_is_no_limit_is_told(text: str) -> None:
 def test_a_warning_above_critical_is_refused() -> None:
     with pytest.raises(ValueError, match="--warn 20m is above --crit 10m"):
         CHECKS["lag"].limits.with_given((Unit.SPAN, 1_200_000), (Unit.SPAN, 600_000))
+
+
+def test_topics_that_hold_timers_have_a_row_until_they_are_released() -> None:
+    def on_hold(per_second: int | None) -> dict[str, Any]:
+        hold = {"topic": "t", "held": 3, "since_ms": str(NOW_MS - 60_000), "reason": "why"}
+        return answers(timers=timers(None) | {"pending": 3, "held": [hold | {"per_second": per_second}]})
+
+    assert "held" not in [one.name for one in screen(answers())]
+    [found] = [one for one in screen(on_hold(None)) if one.name == "held"]
+    assert (found.state, found.see) == (State.WARN, "tidewheel topic show t")
+    assert found.said == "t holds 3 timers, for 1m (why)"
+    assert judged("late", on_hold(None)).said.startswith("3 timers pending, all held")
+    [found] = [one for one in screen(on_hold(5)) if one.name == "held"]
+    assert (found.state, found.said) == (State.OK, "t is being released, 5 per second, 3 timers left")
+    lost = answers(timers=Unread("gone"))
+    assert "held" not in [one.name for one in screen(lost)]
