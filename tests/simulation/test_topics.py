@@ -1,4 +1,4 @@
-"""Topics altered, purged and deleted, and messages moved, under every failure: `topic_world` says how.
+"""Topics altered, held, purged and deleted, and messages moved, under every failure: `topic_world` says how.
 
 A seed decides everything; `pytest tests/simulation/test_topics.py --seed S` plays it again.
 """
@@ -27,7 +27,7 @@ def test_a_change_of_a_topic_happens_whole_or_in_a_prefix_and_loses_nothing_else
 
 def test_the_world_does_what_it_is_for() -> None:
     counts = sum((_played(seed).counts for seed in range(6)), start=World(0).counts)
-    verbs = ("alter", "purge", "delete", "refused", "expired", "MOVED", "LEASED")
+    verbs = ("alter", "purge", "delete", "hold", "release", "refused", "expired", "MOVED", "LEASED")
     assert all(counts[verb] >= 10 for verb in verbs), counts
     assert counts["expired at once"], counts
 

@@ -11,6 +11,7 @@ has, in order. A told act is among them, as its records were durable when it was
     made       a topic has a type, a number of queues and a retention
     joined     a group receives a topic
     waiting    a timer or a half of a topic waits, or ended
+    held       the timers of a topic are held, or released
     noted      an act is in the journal
 
 A move of a message sends its copy, then finishes it for each group or empties its place. A copy that a crash
@@ -40,7 +41,7 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.journal import Entry
 from services.broker.spine.appended import Appended
-from services.broker.spine.errors import TopicInUse, TopicNotFound
+from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
 from services.broker.topic_changes import TopicChange
@@ -72,6 +73,7 @@ class State:
     messages: dict[Place, str] = field(default_factory=dict)
     groups: dict[str, set[str]] = field(default_factory=lambda: {topic: set() for topic in TOPICS})
     waiting: list[tuple[str, str, str]] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
     journal: list[str] = field(default_factory=list)
     copies: set[str] = field(default_factory=set)
 
@@ -117,8 +119,8 @@ class World:
         acts: list[tuple[float, Callable[[], object]]] = [
             (8, self.send), (4, self.receive), (2, self.make), (1, self.set_timer), (1, self.end_timer),
             (1, self.begin_half), (1, self.end_half), (2, self.purge), (3, self.delete), (2, self.alter),
-            (2, self.note), (3, self.move), (6, self.flush), (1, self.checkpoint), (1, self.crash),
-            (2, self.pass_time),
+            (2, self.hold), (1, self.release), (2, self.note), (3, self.move), (6, self.flush),
+            (1, self.checkpoint), (1, self.crash), (2, self.pass_time),
         ]  # fmt: skip
         [act] = self.chance.choices([act for _, act in acts], [weight for weight, _ in acts])
         self.endure(act)
@@ -278,6 +280,20 @@ class World:
         assert len(offsets[-len(given) :]) == len(given)
         self.records += zip(offsets[-len(given) :], given, strict=True)
 
+    def hold(self) -> None:
+        """Hold the timers of a topic."""
+        topic = self.chance.choice(TOPICS)
+        if self._change("hold", topic, "why") is not None:
+            assert topic not in self.state().held
+            self._add(_held(topic))
+
+    def release(self) -> None:
+        """Release the timers of a topic."""
+        topic = self.chance.choice(TOPICS)
+        if self._change("release", topic, self.chance.choice([0, 7])) is not None:
+            assert topic in self.state().held
+            self._add(_released(topic))
+
     def note(self) -> None:
         """Note an act in the journal."""
         about = self._new_id()
@@ -338,7 +354,7 @@ class World:
             )
         except TopicNotFound:
             assert known is None
-        except (TopicInUse, ClientMistake):
+        except (HoldConflict, TopicInUse, ClientMistake):
             assert known is not None
             self.counts["refused"] += 1
         else:
@@ -470,6 +486,7 @@ class World:
             one.name: (one.message_type, one.queue_count, one.retention_ms)
             for one in self.broker.topics.all()
         } == state.topics
+        assert self.broker.topics.held == state.held
         for topic in state.topics:
             use = self.broker.topic_changes.use(topic)
             waiting = Counter(kind for kind, name, _ in state.waiting if name == topic)
@@ -547,7 +564,15 @@ def _made(topic: str, message_type: MessageType, queue_count: int, retention_ms:
 
 
 def _deleted(topic: str) -> Effect_:
-    return lambda state: state.topics.pop(topic) and None
+    return lambda state: (state.topics.pop(topic), state.held.discard(topic))
+
+
+def _held(topic: str) -> Effect_:
+    return lambda state: state.held.add(topic)
+
+
+def _released(topic: str) -> Effect_:
+    return lambda state: state.held.discard(topic)
 
 
 def _emptied(topic: str, ends: dict[tuple[str, int], int]) -> Effect_:
