@@ -579,7 +579,10 @@ class Timers:
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
         ended = self.ends.find_end(found.timer_offset)
-        if self.is_forgotten(found, now_ms):
+        # A known end is told for the whole history, however late it came, for example after a long hold.
+        if self.is_forgotten(found, now_ms) and (
+            ended is None or self.ends.is_forgotten(ended.ended_ms, now_ms)
+        ):
             return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
         if ended is None:
             return None

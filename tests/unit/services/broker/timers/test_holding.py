@@ -18,6 +18,7 @@ from services.broker.spine.values import (
     Retire,
     TimerFilter,
     TimerName,
+    TimerVerdict,
     Verdict,
 )
 from services.broker.timers import holding
@@ -260,6 +261,9 @@ def test_a_held_timer_outlives_the_history_and_the_segments_of_the_log() -> None
     bench.release()
     bench.tick()
     assert bench.delivered() == ["m"]
+    told = bench.broker.timers.get_timer(TimerName("t", key="k"), bench.now_ms)
+    assert isinstance(told, TimerVerdict)
+    assert told.verdict is Verdict.TOO_LATE, "an end that is new was forgotten, as its timer is old"
 
 
 def test_views_show_held_timers_at_their_own_time(bench: Bench) -> None:
@@ -307,11 +311,11 @@ def test_a_hold_and_a_release_are_refused_where_there_is_nothing_to_do(bench: Be
     bench.hold()
     with pytest.raises(HoldConflict, match="topic release t"):
         changes.hold("t", "", now_ms)
-    for verb in (lambda name: changes.hold(name, "", now_ms), lambda name: changes.release(name, 0, now_ms)):
-        with pytest.raises(TopicNotFound):
-            verb("unknown")
-        with pytest.raises(IllegalTopic):
-            verb("TW_SYS_JOURNAL")
+    for name, error in (("unknown", TopicNotFound), ("TW_SYS_JOURNAL", IllegalTopic)):
+        with pytest.raises(error):
+            changes.hold(name, "", now_ms)
+        with pytest.raises(error):
+            changes.release(name, 0, now_ms)
     with pytest.raises(ClientMistake):
         changes.release("t", -1, now_ms)
     bench.release()
