@@ -73,8 +73,8 @@ class Topics:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
-        self.with_retention: set[str] = set()
-        """The names of the topics that have a retention of their own."""
+        self.with_retention: dict[str, None] = {}
+        """The names of the topics that have a retention of their own, in a fixed order."""
         self.held: set[str] = set()
         """The names of the topics whose due timers are held."""
 
@@ -161,13 +161,11 @@ class Topics:
         known = self._topics.get(fact.name)
         if isinstance(fact, TopicDeleted):
             self._topics.pop(fact.name, None)
-            self.with_retention.discard(fact.name)
+            self.with_retention.pop(fact.name, None)
             self.held.discard(fact.name)
             return
         if isinstance(fact, TopicHeld | TopicReleased):
-            if (
-                known is not None
-            ):  # Damage may have destroyed the records of the topic, which is then not held.
+            if known is not None:  # Damage may have destroyed the records of the topic.
                 self._put(replace(known, durable_at=stamp.offset + 1, hold=_hold_of(fact, known, stamp)))
             return
         name = intern(fact.name)
@@ -180,7 +178,10 @@ class Topics:
             retention_ms=fact.retention_ms,
             hold=None if known is None else known.hold,
         )
-        (self.with_retention.add if fact.retention_ms else self.with_retention.discard)(name)
+        if fact.retention_ms:
+            self.with_retention[name] = None
+        else:
+            self.with_retention.pop(name, None)
 
     def hold(self, name: str, reason: str, now_ms: int) -> Topic:
         """Hold the timers of a topic back, and return the topic as stored."""
@@ -229,7 +230,10 @@ class Topics:
     def _put(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         (self.held.add if topic.is_held else self.held.discard)(topic.name)
-        (self.with_retention.add if topic.retention_ms else self.with_retention.discard)(topic.name)
+        if topic.retention_ms:
+            self.with_retention[topic.name] = None
+        else:
+            self.with_retention.pop(topic.name, None)
 
     def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         return self._write(Topic(name, message_type, queue_count), now_ms)

@@ -35,3 +35,19 @@ def test_tasks_of_all_kinds_are_listed_and_one_is_stopped(broker: BrokerProcess,
     assert browser.open(f"/tasks/one?kind=timers&id={running}").status == 404
     assert browser.open(f"/tasks/one?kind=nothing&id={running}").status == 400
     assert browser.post("/tasks/one/stop", kind="timers", id="none").status == 404
+
+
+def test_a_move_of_messages_is_shown_with_its_items(broker: BrokerProcess, browser: Browser) -> None:
+    for name in ("from-here", "to-there"):
+        broker.post("/api/topics", {"name": name})
+    broker.post("/api/messages", {"topic": "from-here", "body": "x", "keys": ["moved-key"]})
+    task = broker.post("/api/moves/tasks", {"source": "from-here", "target": "to-there", "reason": "why <b>"})
+    page = f"/tasks/one?kind=moves&id={task['id']}"
+    while browser.model(page)["task"]["state"] == "running":
+        pass
+    [item] = browser.model(page)["items"]
+    assert (item["topic"], item["verdict"]) == ("from-here", "MOVED")
+    text = browser.open(page).text
+    assert "why &lt;b&gt;" in text
+    assert "to-there" in text
+    assert task["id"] in browser.open("/tasks").text

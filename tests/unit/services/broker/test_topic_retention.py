@@ -97,11 +97,11 @@ def test_a_start_and_a_snapshot_have_the_retention(bench: Bench) -> None:
     bench.broker.checkpointed(checkpoint)
     bench.reopen()
     assert bench.broker.topics.get("t").retention_ms == 2 * HOUR_MS
-    assert bench.broker.topics.with_retention == {"t"}
+    assert [*bench.broker.topics.with_retention] == ["t"]
     pass_time(bench, 2 * HOUR_MS)
     assert kept(bench) == []
     bench.change("alter", None, None, retention_ms=0)
-    assert bench.broker.topics.with_retention == set()
+    assert not bench.broker.topics.with_retention
     bench.send()
     pass_time(bench, 9 * HOUR_MS)
     assert kept(bench) == ["M7"]
@@ -110,7 +110,7 @@ def test_a_start_and_a_snapshot_have_the_retention(bench: Bench) -> None:
 def test_a_deleted_topic_has_no_retention(bench: Bench) -> None:
     bench.change("alter", None, None, retention_ms=HOUR_MS, discard=True)
     bench.change("delete", discard=True)
-    assert bench.broker.topics.with_retention == set()
+    assert not bench.broker.topics.with_retention
     pass_time(bench, HOUR_MS)
     bench.send()
     pass_time(bench, 9 * HOUR_MS)
