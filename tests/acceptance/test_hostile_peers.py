@@ -15,6 +15,7 @@ from tests.attacks.http2 import ATTACKS, HUNG_UP_ON_WITH, MAX_HEADER_LIST_SIZE, 
 from tests.endurance.conftest import BrokerProcess
 
 CONNECTIONS, BYTES_EACH, SECONDS, TOLD_SECONDS = 4, 2_000_000, 1.0, 20.0
+"""An attack that the broker ends may take `TOLD_SECONDS`: a busy machine needs more than one second."""
 GROWTH_BYTES_MAX = 64 * 1024 * 1024
 """For all attacks together; those on calls and headers alone once took 700 MB, and more with more bytes."""
 ANSWER_SECONDS = 60
@@ -42,9 +43,9 @@ def is_healthy(broker: BrokerProcess) -> bool:
         return bool(channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=ANSWER_SECONDS))
 
 
-def attackers(broker: BrokerProcess) -> list[Attacker]:
+def attackers(broker: BrokerProcess, seconds: float = SECONDS) -> list[Attacker]:
     host, _, port = broker.listen.rpartition(":")
-    return [Attacker((host, int(port)), BYTES_EACH, SECONDS) for _ in range(CONNECTIONS)]
+    return [Attacker((host, int(port)), BYTES_EACH, seconds) for _ in range(CONNECTIONS)]
 
 
 @pytest.mark.parametrize("name", OF_TABLES)
@@ -75,7 +76,7 @@ def test_what_peers_say_before_anybody_has_let_them_in_takes_little_memory_and_k
     assert is_healthy(broker)
     before = resident_bytes(broker)
     for name, attack in ATTACKS.items():
-        several = attackers(broker)
+        several = attackers(broker, TOLD_SECONDS if name in HUNG_UP_ON_WITH else SECONDS)
         with ThreadPoolExecutor(CONNECTIONS) as at_once:
             attacking = [at_once.submit(one.attack, attack()) for one in several]
             assert is_healthy(broker), name

@@ -134,7 +134,8 @@ def led_by(nodes: list[Node], wanted: Node) -> None:
     """Have `wanted` lead."""
     leader = leader_of(nodes)
     if leader is not wanted:
-        assert tidewheel("cluster", "move", "--http", leader.http).returncode == 0
+        # The leader may not have read yet that the other node is there.
+        until(lambda: tidewheel("cluster", "move", "--http", leader.http).returncode == 0, SEND_SECONDS)
         assert leader_of([wanted]) is wanted
 
 

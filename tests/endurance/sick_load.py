@@ -60,6 +60,8 @@ class Load:
         self.repeats: tuple[Load, ...] = ()
         """What sends again, in turn, what nobody knows of, as the same message; nothing by default."""
         self.is_over = self.is_late = False
+        self.groups: dict[str, str] = {}
+        """The consumer groups of topics, if not `GROUP`."""
         self.acknowledged_share = 0.9
         """How much of what comes is acknowledged."""
         self.halves_run_out = False
@@ -89,7 +91,7 @@ class Load:
         """Receive once and acknowledge most of it; returns how many came."""
         began = time.monotonic()
         request = service.ReceiveMessageRequest(
-            group=wire.Resource(name=GROUP),
+            group=self._group_of(topic),
             message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),
             batch_size=16,
         )
@@ -115,6 +117,9 @@ class Load:
         )
         return len(got)
 
+    def _group_of(self, topic: str) -> Any:
+        return wire.Resource(name=self.groups.get(topic, GROUP))
+
     def _saw(self, topic: str, message: Any, began: float) -> Any:
         system = message.system_properties
         place = (topic, system.queue_id, system.queue_offset)
@@ -126,7 +131,7 @@ class Load:
         system = message.system_properties
         entry = service.AckMessageEntry(message_id=system.message_id, receipt_handle=system.receipt_handle)
         request = service.AckMessageRequest(
-            group=wire.Resource(name=GROUP), topic=wire.Resource(name=topic), entries=[entry]
+            group=self._group_of(topic), topic=wire.Resource(name=topic), entries=[entry]
         )
         self.history.tried_s.setdefault(system.message_id, time.monotonic())
         outcome, _ = await self._call("AckMessage", request, service.AckMessageResponse)

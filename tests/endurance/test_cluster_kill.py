@@ -382,6 +382,7 @@ async def settled(stage: Stage, load: Load) -> None:
     """
     await stage.leader()
     load.acknowledged_share = 1.0
+    load.groups[OFFICIAL] = OFFICIAL  # another group would receive the message groups from their beginning
     fewest, came, history = math.inf, time.monotonic(), stage.reading.history
     while (missing := history.missing()) and time.monotonic() < came + SETTLE_SECONDS:
         if len(missing) < fewest:
