@@ -1,17 +1,18 @@
-"""The broker's core: parts that share one log. Each operation of the product is a method of one part.
+"""The core of the broker, which consists of parts that share a log.
 
-The state of the core is a fold over the log. An operation appends a record of its decision. When the record
-is durable, the decision becomes visible: a message is queued, a timer is set, or a half message can be
-committed or rolled back. After a restart, reading the same records in order restores the same state. All
-calls run to completion in one thread. The current time is an argument of each call. Side effects are returned
-as values (`services.broker.spine.values`), and the shell performs them.
+Each client operation is a method of a part. The state of the core is the result of applying the records of
+the log in order. Each operation appends a record that describes a state change. The change becomes visible
+when the record is durable: for example, a message is added to its queue, a timer is set, or a half message
+can be committed or rolled back. A restart restores the state by reading the records again in the same order.
+All methods run to completion in a single thread. The current time is passed to each method as an argument.
+Side effects are returned as values (`services.broker.spine.values`) and are performed by the server.
 
-    verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: visible to all
+    operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`
 
-State that no record contains, such as the set of ready messages, is derived state and is rebuilt at startup.
-A change of state that bypasses the log is lost at the next startup, and only a test that restarts the broker
-detects the loss.
+State that is not recorded in the log, such as the set of ready messages, is rebuilt at startup. A state
+change that bypasses the log is lost at the next restart, and the loss can be detected only by a test that
+restarts the broker.
 """
 
 from __future__ import annotations
@@ -105,21 +106,24 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The snapshot key of the state of a shared log, whose contents the core does not interpret."""
+"""The key under which a snapshot contains the state of the shared log."""
 
 
 class Part(Protocol):
-    """A part of the core, whose state is included in snapshots."""
+    """A part of the core, with state that is included in snapshots."""
 
     def freeze(self) -> Any:
-        """Return the state of the part as JSON values."""
+        """Return the state of the part as JSON-serializable values."""
 
     def thaw(self, frozen: Any) -> None:
         """Restore the state of the part from the result of `freeze`."""
 
 
 class Broker:
-    """A broker on an open store. `Broker.open` creates a broker, and the parts provide the operations."""
+    """A broker for an open store.
+
+    A broker is created with `Broker.open`, and its operations are methods of its parts.
+    """
 
     def __init__(
         self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
@@ -129,17 +133,18 @@ class Broker:
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
         self.unsound: list[str] = []
-        """Messages about damaged small files of the store and about their repair at startup."""
+        """Messages about small store files that were found damaged at startup, and about their repair."""
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether the last tick made the maximum number of deliveries."""
+        """Whether the last tick delivered as many timers as a single tick may deliver."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The log offsets of the newest checkpoint, and of the newest checkpoint that is on disk."""
+        """The log offsets of the newest checkpoint and of the newest checkpoint on disk.
+        """
         self.shared_in_checkpoint: Any = None
-        """The state of a shared log in the newest checkpoint on disk, or None without such a state."""
+        """The state of the shared log in the newest checkpoint on disk, or None if there is no shared log."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -161,7 +166,7 @@ class Broker:
         self.store.close_open_records = self.groups.open_records.close
 
     def _create_storing_parts(self, settings: BrokerSettings, now_ms: int) -> None:
-        """Create the parts that accept and store messages, such as timers, half messages, and schedules."""
+        """Create the parts that accept and store messages, including timers, half messages, and schedules."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.mending = TimerRepair(store, self.timers)
@@ -186,7 +191,7 @@ class Broker:
         )
 
     def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Create the parts that deliver messages: group leases, lite topics, and dead letters."""
+        """Create the parts that deliver messages, such as those for leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         lending = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
@@ -210,7 +215,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts whose state is included in snapshots, keyed by their names in a snapshot."""
+        """Return the parts whose state is included in snapshots, keyed by name."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -224,7 +229,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply the facts of appended records, keyed by fact type."""
+        """Return the methods that apply the facts of appended records, keyed by type of fact."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -238,14 +243,14 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply deliveries from columns, with the same result as from single records (`test_apply_run`)."""
+        """Apply a batch of timer deliveries, with the same result as applying each delivery separately."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish the facts of durable records, keyed by fact type."""
+        """Return the methods that publish the facts of durable records, keyed by type of fact."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -261,11 +266,12 @@ class Broker:
     def open(
         cls, disk: Disk, settings: BrokerSettings, now_ms: int, acknowledged_offset: int | None = None
     ) -> Broker:
-        """Recover the store on `disk`, and return a broker that is ready for use.
+        """Recover the store on `disk`, and return a broker that is ready to serve requests.
 
-        After a failed sync or flush, `acknowledged_offset` is the end offset of the acknowledged records, up
-        to which the log is recovered. Unreadable parts of the log below `acknowledged_offset` are listed in
-        `damaged`. Raise a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
+        If the store is reopened after a failed sync or flush, `acknowledged_offset` is the end offset of the
+        acknowledged records, and the log is recovered up to that offset. Unreadable ranges of the log below
+        `acknowledged_offset` are listed in `damaged`. Raise a `StoreError` if the store cannot be recovered,
+        or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -282,11 +288,13 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk`, to follow a leader (`take_in`) or to begin service (`begin`).
+        """Recover the store on `disk`, and return a broker that can follow a leader or begin service.
 
-        `shared` is an additional part whose state is stored in the core's snapshots. If `keeps_tail` is true,
-        bytes beyond the end of the log remain in the files, and the caller must clear these bytes before the
-        first append. Raise `AssertionsOff` under `python -O`.
+        The caller then calls `take_in` to follow a leader, or `begin` to begin service. The state of the
+        additional part `shared` is included in snapshots. The state of the additional part `shared` is
+        included in snapshots. If `keeps_tail` is true, bytes beyond the end of the log remain in the segment
+        files, and the caller must clear these bytes before the first append. Raise `AssertionsOff` if Python
+        was started with the option `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -300,7 +308,8 @@ class Broker:
         )
         broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
-        # The scan adds damage to the list as it proceeds, so the timers share the list instead of a copy.
+        # The timers share the scan's list of damage instead of a copy, because the list grows during the
+        # scan.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found, facts_of(found.record))
@@ -318,7 +327,8 @@ class Broker:
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        # The cut may be in the unread part of the log, below the two newest snapshots.
+        # On a follower, the most recent cut may be recorded in the part of the log that was not read, below
+        # the two newest snapshots.
         if shared is not None:
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
@@ -327,14 +337,14 @@ class Broker:
         return broker
 
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore leases from their records, and start the timers that are due soon.
+        """Restore the recorded leases, and read the timers that are due soon.
 
-        The caller must call `begin` once, before any other operation. Recorded leases are extended at least
-        to `leases_until_ms`, unless an earlier takeover has extended the lease. A takeover passes
-        `leases_until_ms`, and then calls `receiving.record_lengthened`.
+        This method must be called once, before any other operation. Each recorded lease is extended to at
+        least `leases_until_ms`, unless it was already extended by an earlier takeover. A new leader passes
+        `leases_until_ms`, and afterwards calls `receiving.record_lengthened`.
         """
         self._ticked_ms = now_ms
-        self._scheduler.set_back(now_ms)  # The clock may have been ahead at the time of recovery.
+        self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.build_indexes()
@@ -346,12 +356,15 @@ class Broker:
 
     @property
     def segment_bytes(self) -> int:
-        """The size of each log segment, and of the reserve segment, in bytes."""
+        """The size in bytes of each log segment, including the reserve segment."""
         return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
-        """The end offset of the visible log. In asynchronous mode, the visible log may not be on disk yet."""
+        """The end offset of the visible part of the log.
+
+        With asynchronous flushes, visible records may not have been written to disk yet.
+        """
         return self._log.durable_offset
 
     @property
@@ -361,11 +374,11 @@ class Broker:
 
     @property
     def synced_offset(self) -> int:
-        """The end offset of the synced part of the log."""
+        """The end offset of the part of the log that has been synced to disk."""
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
-        """Return the current gauges, for metrics."""
+        """Return the current values of the gauge metrics."""
         outcomes = self.transactions.outcomes
         return Gauges(
             pending_timers=self.timers.pending_count,
@@ -388,10 +401,11 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Perform a bounded amount of the work that is due by `now_ms`.
+        """Perform the work that is due at `now_ms`, up to a fixed limit.
 
-        The next call is due at `next_due_ms`. Timers are processed first and dead letters last, because a
-        lease that ends in a tick may end the last delivery attempt of its message.
+        The next call is due at the time returned by `next_due_ms`. Dead letters are processed after expired
+        leases, because a lease that expires during a tick may have been the last delivery attempt of its
+        message.
         """
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
@@ -414,9 +428,9 @@ class Broker:
         return [*_notify_receivers(woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next tick in ms since 1970, or None if nothing is pending.
+        """Return the time of the next tick in milliseconds since 1970, or None if no work is pending.
 
-        Each source of work stores its next due time, so a call takes 2 us.
+        A call takes 2 us, because each source of work maintains the time of its next work.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
@@ -428,11 +442,11 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a due schedule can send its message without waiting for the disk."""
+        """Return whether a schedule is due and its message can be appended without waiting for a flush."""
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
-        """Process the result of a worker's job on timer files, such as timers that were read ahead."""
+        """Process the result of a timer file job, such as the timers that a worker has read ahead."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
             self.mending.complete_job(job)
@@ -441,7 +455,7 @@ class Broker:
             self.timers.near.schedule(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
-        """Schedule a retry of a job on timer files that failed in a worker."""
+        """Schedule a retry of a timer file job that failed in a worker."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -449,7 +463,7 @@ class Broker:
             self.mending.requeue_job(job)
 
     def repair_files(self, now_ms: int) -> None:
-        """Check or repair some timer files synchronously, for a repair tool, without delivering messages."""
+        """Check or repair a few timer files synchronously, without delivering messages, for a repair tool."""
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -458,10 +472,11 @@ class Broker:
         self.mending.allow_check()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Record a step of the clock, before the next call with a time.
+        """Record a clock step.
 
-        The remaining time of each lease does not change. The delay of a timer that was due within the step is
-        attributed to the step.
+        This method must be called before any other method is called with the new time. The step does not
+        change the remaining time of leases. Statistics attribute the delay of a timer to the clock step if
+        the timer was due within the step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -469,30 +484,30 @@ class Broker:
             self._delivery.record_clock_jump(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Postpone the next disk space check to `until_ms`, for tests with a virtual clock."""
+        """Postpone the next disk space check until `until_ms`, for tests with a virtual clock."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if no flush is pending or too many flushes are in progress.
+        """Return the queue entries to write before `entries_written` is called, or None if there are none.
 
-        The open records of groups are closed first, so that the flush contains all previous decisions.
+        The open group records are closed first, so that the flush includes all previous state changes.
         """
         self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries to write before `entries_written`, or None if no entries are new."""
+        """Return the queue entries to write before `entries_written`, or None if there are no new entries."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
-        """Process the result of writing queue entries, and return whether all entries were written."""
+        """Process the result of writing queue entries, and return whether all entries have been written."""
         return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
-        """Make the records of a durable flush visible, and return the notifications for receivers.
+        """Make the records of a completed flush visible, and return the effects that wake waiting receivers.
 
-        Records with a queue are published in batches, which avoids most of the work per message. A batch ends
-        at a record without a queue, because records must become visible in log order.
+        Records that belong to a queue are published in batches to reduce the cost per message. A batch ends
+        before a record that belongs to no queue, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -525,7 +540,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due, because of the growth of the log or on request of a part."""
+        """Whether a checkpoint is due because of log growth or because a part has requested a checkpoint."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -534,17 +549,18 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends should wait for a checkpoint because of the number of records after the last."""
+        """Whether appends should wait for a checkpoint because the log has grown beyond the hard limit."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
-        """Make a checkpoint due, regardless of the growth of the log since the last checkpoint."""
+        """Request a checkpoint regardless of the amount of log growth since the last checkpoint."""
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the current state, to be written. All appended records must be durable.
+        """Return a checkpoint of the current state, which the caller writes to disk.
 
-        The rows of large tables are copied later (`Checkpoint.take`), while the core continues to run.
+        This method must be called only when all appended records are durable. The rows of large tables are
+        copied later by `Checkpoint.take`, while the core continues to process requests.
         """
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -564,7 +580,7 @@ class Broker:
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
-        """Record that a checkpoint is on disk."""
+        """Update the state of the parts after a checkpoint has been written to disk."""
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
@@ -577,13 +593,13 @@ class Broker:
         self.store.keys.written(checkpoint.keys)
         self.timers.complete_checkpoint(checkpoint.timers)
         self.mending.report_indexes()
-        self.store.dispatch.unmark_again()  # A follower has no other call.
+        self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Schedule a retry of a checkpoint that could not be written, for example because the disk is full.
+        """Schedule a retry of a checkpoint that could not be written, for example because the disk was full.
 
-        After a failed sync (`SyncFailed`), the core must not continue, because a later sync would appear to
-        succeed even if earlier writes were lost. The store must be reopened.
+        The core must not be used after a failed sync (`SyncFailed`), because a later sync would report
+        success even if earlier writes were lost. The store must then be reopened.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
@@ -595,18 +611,18 @@ class Broker:
             self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync, to be run by a worker before `synced`, or None if no sync is pending."""
+        """Return the next sync to run before the call of `synced`, or None if no sync is pending."""
         return self._log.take_sync()
 
     def synced(self, sync: Sync) -> None:
-        """Record that a sync has succeeded."""
+        """Record that a sync has completed successfully."""
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Complete a retirement, in which a worker has written a keep file or deleted segments.
+        """Continue a retirement after a worker has written the keep file or deleted the segments.
 
-        Return False while work remains, after which the caller must call `retired` again, possibly after
-        other calls. Raise OSError if the disk fails.
+        If work remains, return False. The caller must then call `retired` again, and may make other calls in
+        between. Raise OSError if a disk operation fails.
         """
         return self.housekeeping.retired(retirement, now_ms)
 
@@ -615,7 +631,7 @@ class Broker:
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Restore a snapshot, and the derived state for the log up to the snapshot."""
+        """Restore the state in a snapshot and the derived state for the log up to the snapshot."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -638,7 +654,7 @@ class Broker:
             self.damage.report(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
-        """Deliver the due timers, and read ahead the timers that are due soon."""
+        """Deliver the timers that are due, and read ahead the timers that are due soon."""
         if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
@@ -658,7 +674,7 @@ class Broker:
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
-        """Read ahead, without a worker, the first timers that are due after startup."""
+        """Read the first timers that are due after startup, without using a worker."""
         job = self._advance_partitions(now_ms)
         while job is not None:
             job.run(self._disk)
@@ -706,19 +722,19 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Apply the facts of a record to every part except the store.
+        """Apply the facts of a record to every part of the core except the store.
 
-        The changes must not depend on a clock, a setting, or the disk, because recovery may apply the record
-        years later on another machine.
+        The result must not depend on a clock, a setting, or the disk, because the record may be applied again
+        years later by a recovery on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            # The send of a `NewMessage` has already created the topic.
+            # For a `NewMessage`, the topic was already created by the send operation.
             self.topics.infer_topic(*appended.queue)
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
     def _publish(self, durable: Sequence[Appended]) -> None:
-        """Make durable records visible by indexing them in log order and publishing their facts by type."""
+        """Index durable records in log order, and publish their facts, grouped by type, to the parts."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:
@@ -730,29 +746,32 @@ class Broker:
 
     @property
     def local_sink(self) -> LogSink:
-        """The sink for the segments of the store."""
+        """The sink that writes to the segments of the store."""
         return self._log.files
 
     @property
     def flushes_max(self) -> int:
-        """The maximum number of concurrent flushes."""
+        """The maximum number of flushes in progress."""
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Write future flushes to another sink. All appended records must be durable."""
+        """Direct all future flushes to another sink.
+
+        This method must be called only when all appended records are durable.
+        """
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut once both snapshots cover the cut, or raise OSError."""
+        """Delete the segments below a cut if both kept snapshots cover the cut, or raise OSError."""
         self.housekeeping.delete_covered()
 
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records of another broker at the same log offsets, and apply and publish the records.
+        """Append records from another broker at the same log offsets, apply the records, and publish them.
 
-        A worker thread should run this method, because it writes many queue entries at once, as recovery
-        does. `end_offset` is the end of the log after the records, and `now_ms` is the time at which they
-        arrived. Raise OSError if the disk fails, after which the core is unusable.
+        This method should run in a worker thread, because it writes many queue entries at once. `end_offset`
+        is the end offset of the log after the append, and `now_ms` is the time at which the records arrived.
+        Raise OSError if a disk operation fails, in which case the core must no longer be used.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -775,7 +794,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Apply and publish a durable record like `append` and `flushed`, but without waking receivers."""
+        """Apply and publish a durable record without waking receivers."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.prepare_queue(found.record)
         self.store.apply(durable)
@@ -784,7 +803,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effect that wakes the receivers of the given keys, or no effect without keys."""
+    """Return an effect that wakes the receivers of the given keys, or an empty list if there are no keys."""
     return [Notify((*keys,))] if keys else []
 
 

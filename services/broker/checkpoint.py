@@ -1,20 +1,21 @@
-"""Checkpoints, which store the state of the core as a new starting point for recovery.
+"""Checkpoints, which save the state of the core as a new starting point for recovery.
 
-The files become durable in this order: the log, the derived files, the snapshot that names the derived files,
-and the mark by which recovery trusts the queue files. If the mark were written before the snapshot, a crash
-between the two writes would combine the mark with an older snapshot. The older snapshot may have the same log
-offset but name other files.
+A checkpoint writes files in the following order: the log, the derived files, the snapshot, which lists the
+derived files, and the mark, which indicates that the queue files are valid. If the mark were written before
+the snapshot, a crash between the two writes could leave the mark in combination with an older snapshot. The
+older snapshot may list different files, even if it has the same log offset.
 
-A queue file that cannot be written or synced does not prevent the snapshot, because all queues can be rebuilt
-from the log. After a failure of a queue file, the mark is removed permanently before the snapshot is written
-(`Dispatch.doubt`), so that a later successful sync of the file is not trusted. A failed sync of any other
-file aborts the checkpoint and stops the core.
+The snapshot is written even if a queue file cannot be written or synced, because all queues can be rebuilt
+from the log. In this case, the mark is deleted before the snapshot is written and is not written again
+(`Dispatch.doubt`), so that a later successful sync of the queue file is not trusted. If the sync of any other
+file fails, the checkpoint is aborted and the core is stopped.
 
     begun   the event loop copies references, and no file is written
     take    the event loop copies the rows of large tables in batches; a row is copied before a change
     write   a worker writes and syncs the files
 
-A tool writes each checkpoint in a single step, because its core does not run in the meantime.
+In a command-line tool, each checkpoint is written in a single step, because the core is idle during the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """The data that a checkpoint writes, and the keep files that it deletes afterwards.
+    """The data to be written by a checkpoint, and the keep files to be deleted afterwards.
 
-    A checkpoint syncs the log and queue files, writes new keys and timers, and finally writes the snapshot
-    that names all of these files.
+    A checkpoint syncs the log and the queue files, writes new keys and timers, and finally writes a snapshot
+    that lists these files.
     """
 
     log_sync: Sync | None
@@ -51,14 +52,14 @@ class Checkpoint:
     snapshot: Snapshot
     unneeded_paths: list[str]
     is_marked: bool = False
-    """Whether the mark of the queue files has been written."""
+    """Whether the mark for the queue files has been written."""
     may_be_marked: bool = False
-    """Whether a write of the mark was attempted, successfully or not."""
+    """Whether an attempt was made to write the mark, successfully or not."""
     failed: dict[str, OSError] = field(default_factory=dict)
     """The errors for queue files that could not be written or synced, keyed by path."""
 
     def take(self, count: int) -> bool:
-        """Copy up to `count` rows of the state at the checkpoint, and return whether all rows are copied."""
+        """Copy up to `count` rows of the state, and return whether all rows have been copied."""
         for table in self.snapshot.deferred():
             count -= table.take(count)
             if count <= 0:
@@ -66,10 +67,10 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Mark the queue files as valid, so that recovery does not rebuild the queues.
+        """Write the mark for the queue files, so that recovery does not rebuild the queues.
 
-        If the event loop finds damage during the write, the mark is deleted again. Raise `SyncFailed` if a
-        sync fails.
+        If the event loop detects damage while the mark is being written, the mark is deleted again. Raise
+        `SyncFailed` if the sync of a file fails.
         """
         if self.failed or not self.wants_mark():
             return
@@ -81,14 +82,14 @@ class Checkpoint:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
             raise
-        # The snapshot is valid without the mark, and the next checkpoint writes the mark again.
+        # The snapshot is valid without the mark, which will be written by the next checkpoint.
         except OSError:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync the queue files, and delete the mark if the sync of a queue file fails.
+        """Sync the queue files, and delete the mark if a queue file cannot be synced.
 
-        Raise OSError if the sync of any other file fails.
+        Raise OSError if any other file cannot be synced.
         """
         others = list[OSError]()
         for path, error in disk.sync_many(self.queue_paths).items():
@@ -98,12 +99,13 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        # A failed sync has priority, because it ends the core, and other errors end only the checkpoint.
+        # A failed sync takes precedence over other errors, because it stops the core, while other errors only
+        # abort the checkpoint.
         if others:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark of the queue files or, if the deletion fails, raise the error of a queue file."""
+        """Delete the mark, or raise the error for a queue file if the mark cannot be deleted."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -113,9 +115,10 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the checkpoint, in a worker and after all rows have been copied.
+        """Write and sync the files of the checkpoint.
 
-        Raise OSError if the disk fails. A failed checkpoint loses no data.
+        This method is called in a worker after all rows have been copied. Raise OSError if the disk fails. No
+        data is lost if a checkpoint fails.
         """
         if self.log_sync is not None:
             self.log_sync.run(disk)
@@ -130,13 +133,14 @@ class Checkpoint:
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self._mark(disk)
-        # A snapshot with the same log offset replaces the newer snapshot. The older snapshot remains and may
-        # name other files. The next checkpoint deletes the files that no snapshot names.
+        # A snapshot with the same log offset replaces the newer of the two kept snapshots. The older snapshot
+        # is kept and may list different files. Files that are not listed in any snapshot are deleted by the
+        # next checkpoint.
         if not is_another:
             return
-        # The snapshot is valid from this point on. A failed deletion must not fail the checkpoint, because
-        # the next checkpoint would then delete files that this snapshot names. A file that cannot be deleted
-        # must not prevent the deletion of other files.
+        # The snapshot is valid from this point on. The checkpoint must not fail because of a failed deletion,
+        # because the next checkpoint would then delete files that are listed in this snapshot. If a file
+        # cannot be deleted, the other files must still be deleted.
         for tidy in (self.keys.tidy, self.timers.tidy):
             with suppress(OSError):
                 tidy(disk)

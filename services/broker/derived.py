@@ -1,8 +1,8 @@
-"""The queues and the key index, which are derived from the log and adopted at startup.
+"""Loading of derived files at startup: the consume queues and the key index.
 
-The files that the snapshot names are adopted if the files are intact. Otherwise, the queues or the key index
-are rebuilt from the log up to the snapshot. The replay then adds the later records to the queues and the key
-index.
+The files listed in the snapshot are used if they are intact. Otherwise, the queues or the key index are
+rebuilt from the part of the log up to the snapshot. Records after the snapshot are added to the queues and
+the key index when the log is replayed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot with which the queue files were created (`consumequeue.dispatch`)."""
+"""The log offset of the snapshot with which the queue files were created."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The first offsets in the snapshot of queues that now begin at a higher offset."""
+"""The recorded first offsets of queues that now begin at a higher offset."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the state of the queues for a snapshot. A checkpoint adds the state of the key index."""
+    """Return the state of the queues to be saved in a snapshot.
+
+    The state of the key index is added by the checkpoint.
+    """
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),
@@ -35,9 +38,9 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The data rebuilt at startup, with reasons, and the damaged ranges of the log below the snapshot.
+    """The files rebuilt at startup, with the reasons, and the damaged log ranges below the snapshot.
 
-    Queues contain gaps in place of damaged records, and readers skip the gaps.
+    Damaged records leave gaps in the queues, and these gaps are skipped by readers.
     """
 
     made_anew: list[str]
@@ -47,10 +50,11 @@ class AdoptionResult(NamedTuple):
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
 ) -> AdoptionResult:
-    """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
+    """Load or rebuild the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
-    Files of the key index that other snapshots name are kept. The queue files of `read_topics` are read at
-    startup. Therefore `adopt` verifies these files, while the queues can still be rebuilt.
+    Key index files that are listed in other snapshots are kept. The queue files of the topics in
+    `read_topics` will be read at startup. These files are therefore verified here, while it is still possible
+    to rebuild the queues.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -71,7 +75,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # The damage in a scan may extend beyond the snapshot, but the scan ends at the snapshot.
+        # A damaged range may extend beyond the snapshot, where the scan ends.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
@@ -79,8 +83,8 @@ def adopt(
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
     """Return a function that adds a record to its queue.
 
-    `firsts` maps (topic, queue id) to the first offset of the queue in an undamaged log. If damage has
-    destroyed the first records, the queue begins with a gap.
+    `firsts` maps (topic, queue id) to the first offset of the queue in an undamaged log. A queue whose first
+    records were destroyed by damage begins with a gap.
     """
 
     def put(found: Found) -> None:
@@ -94,6 +98,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete the queues and the key index, because recovery without a snapshot replays the whole log."""
+    """Delete the queues and the key index, because the entire log is replayed if there is no snapshot."""
     store.dispatch.drop()
     store.keys.drop()

@@ -1,20 +1,21 @@
-"""Disk space control: the deletion of old segments, and the refusal of new messages on a full disk.
+"""Disk space control, which deletes old segments and refuses new messages when the disk is almost full.
 
-Disk space is checked every `housekeeping_ms`. Retention first requests snapshots. A segment is deleted only
-when the older of the two kept snapshots covers the end of the segment, so recovery can begin with either
-snapshot. A deletion then has these steps:
+Disk usage is checked every `housekeeping_ms` milliseconds. The first step of a deletion is to request
+snapshots. A segment can be deleted only if the older of the two kept snapshots covers the entire segment, so
+that recovery can start from either snapshot. The remaining steps of a deletion are as follows:
 
     needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
                                                              --durable, published--> the files are deleted
 
-A worker deletes the segments and the empty queue files, because each deletion syncs a folder and may take as
-long as the device timeout. During the deletion, no reader uses these files.
+The segments and the empty queue files are deleted by a worker, because each deletion syncs a directory and
+may take as long as the device timeout. These files are not read during the deletion.
 
-The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
-that loses entries, and the counts of messages that groups missed. At startup, files below a recorded cut are
-deleted in the same way. Before a cut, a record with "cut_offset" only requests a second snapshot. The request
-moves the end of the log, so that the second snapshot has a higher offset than the first. Recovery reports
-missing records above the offset in the request as damage.
+The record of a cut contains every change that the cut makes: the new first offset of the log, the new lowest
+offset of each queue that loses entries, and the number of messages that each consumer group missed. If the
+broker is restarted after a cut was recorded, the files below the cut are deleted at startup in the same way.
+A record that contains only "cut_offset" is appended before a cut, in order to make a second snapshot
+possible. The record moves the end of the log, and the second snapshot therefore has a higher log offset than
+the first. If records above this "cut_offset" are missing, recovery reports the missing records as damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments of any age
@@ -23,25 +24,27 @@ missing records above the offset in the request as damage.
                 transactions, recalls and deliveries continue
     full        the same, on the reserve: an empty segment whose deletion makes room for a new one
 
-If new messages are refused for another reason (`stopped`), the effects are the same as for a disk that is 90
-% full.
+If new messages are refused for a different reason (`stopped`), the effects are the same as on a disk that is
+90 % full.
 
-The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has the
-members "queues", "places", and "skipped". The member "queues" is a list of [topic, queue, new lowest offset],
-and "places" contains the log offset of each new lowest offset. The member "skipped" is a list of [group,
-topic, queue, count] with the number of messages that a group missed because of its lag.
-`services.broker.groups.missed_messages` counts the missed messages, and one line per group is logged when the
-last record of a cut is durable. Queues are processed in batches, so that thousands of queues do not block the
-event loop. A first pass finds the oldest message that a group still needs. A second pass makes the cut with
-one record per batch, and other records may be appended between the records of a cut. The last record of a
-cut, in which "done" is true, cuts the log. A cut omits a queue with a damaged file, and the next startup
-rebuilds the queue and determines its first offset. Afterwards, a record with a "cut_offset" of 0 contains the
-first offsets of rebuilt queues and the counts of messages that groups missed in these queues. Until the
-record exists, groups keep their positions in a rebuilt queue, including the positions in snapshots.
+The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". The record
+of a cut has the additional members "queues", "places", and "skipped". The member "queues" is a list of
+[topic, queue, new lowest offset], and the member "places" is a list of the corresponding log offsets. The
+member "skipped" is a list of [group, topic, queue, count], where the count is the number of messages that the
+group missed because it lagged too far behind. The missed messages are counted in
+`services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
+durable. Queues are processed in batches, so that a broker with thousands of queues does not block the event
+loop. A first pass over the queues finds the oldest message that a group still needs. A second pass makes the
+cut by appending one record per batch of queues, and other records may be appended between these records. The
+log itself is cut by the last of these records, in which "done" is true. Queues with a damaged file are
+omitted from the cut, and are rebuilt at the next startup, which also determines their first offsets. After
+the rebuild, a record with a "cut_offset" of 0 is appended, which contains the first offsets of the rebuilt
+queues and the number of messages that each group missed in these queues. Before this record is appended, the
+position of a group in a rebuilt queue does not change, and snapshots contain the same position.
 
-Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk fills up
-between two measurements, the reserve is used, and no data is lost. A cut processes a queue with all of its
-groups in one step, which takes 6 us per group.
+Weak spots: disk usage is measured only once every `housekeeping_ms` milliseconds. If the last tenth of the
+disk fills up between two measurements, the reserve segment is used, and no data is lost. A cut processes all
+groups of a queue in a single step, which takes 6 us per group.
 """
 
 from __future__ import annotations
@@ -74,30 +77,30 @@ _NOWHERE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A scan for the oldest message that a group needs: the remaining queues, and the lowest offset found.
+    """A scan for the oldest message that a group still needs.
 
-    The scan ignores a group whose next message is below `young_offset`, because its lag is too long.
+    Groups whose next message is below `young_offset` are ignored, because they lag too far behind.
     """
 
     keys: deque[tuple[str, int]]
     young_offset: int
     groups: deque[GroupQueue] = field(default_factory=deque)
-    """The remaining groups of the current queue."""
+    """The groups of the current queue that have not been scanned yet."""
     offset: int = _NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record: the lowest offsets and the skipped messages of some queues."""
+    """The contents of a retention record, such as the lowest offsets and missed messages of some queues."""
 
     queues: list[tuple[str, int, int]]
-    """The new lowest offsets, as rows of (topic, queue id, lowest offset)."""
+    """The new lowest queue offsets, as tuples of (topic, queue id, lowest offset)."""
     places: list[int]
     skipped: list[Skipped]
 
 
 class Housekeeping:
-    """The retention and disk space control of a broker."""
+    """Retention and disk space control for a broker."""
 
     def __init__(
         self,
@@ -118,10 +121,11 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
         self._uncut: deque[tuple[str, int]] | None = None
-        """The remaining queues of the cut in progress."""
+        """The queues that the current cut has not processed yet."""
         self._waiting: RetentionScan | None = None
         self._deletable_offset = 0
-        """The offset of a durable cut, below which the log is no longer read, or 0 after the deletion."""
+        """The offset of a durable cut whose files have not been deleted yet, or 0 if there is no such cut.
+        """
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -129,24 +133,24 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        """The number of missed messages per (group, topic) in durable records that are not yet reported."""
+        """The number of missed messages per (group, topic) that have been recorded but not yet logged."""
         self.missed_reports: list[str] = []
-        """Lines for the operator's log about the messages that groups missed in a cut."""
+        """Lines to be logged about the messages that groups missed because of a cut."""
         self.stopped: Busy | None = None
-        """The error with which new messages are refused for a reason other than disk space, or None."""
+        """The error that is raised for new messages for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
-        """Whether new messages are refused."""
+        """Whether new messages are currently refused."""
         return self.stopped is not None or self.is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether new messages are refused because the disk is nearly full."""
+        """Whether new messages are refused because the disk is almost full."""
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return the error for new messages if the disk is nearly full, or None."""
+        """Return the error to raise for new messages if the disk is almost full, or None otherwise."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -159,22 +163,22 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise `stopped` if new messages are stopped, or `DiskFull` if the disk is nearly full."""
+        """Raise `stopped` if new messages have been stopped, or `DiskFull` if the disk is almost full."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk space, and return the retirement to run (a `Keeping` or a `Deletion`), or None.
+        """Check the disk usage, and return the retirement to be run (a `Keeping` or a `Deletion`), or None.
 
-        Return None while a checkpoint is in progress, because its snapshot may already be on disk and cover a
-        part of the log that the core still reads until the checkpoint is complete.
+        Return None while a checkpoint is in progress, because its snapshot may already be on disk, although
+        the core still reads a part of the log that the snapshot covers.
         """
         self.measure_space()
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut of another leader may be covered by the leader's snapshots, but not by the snapshots of this
-        # node.
+        # A cut that another leader made may be covered by that leader's snapshots but not by the snapshots of
+        # this node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -184,16 +188,17 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether `continue_scan` has a scan to continue, or first offsets of queues to record."""
+        """Whether a scan is in progress, or first offsets of queues have not been recorded yet."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for the messages that groups need, and return the `Keeping` after the last queue.
+        """Scan more queues for the messages that groups need, and return a `Keeping` after the last queue.
 
-        Before the scan, each call records a batch of first offsets of queues that are not yet recorded.
+        If first offsets of queues have not been recorded yet, a call records a batch of these offsets instead
+        of scanning.
         """
         if is_checkpointing:
-            self._waiting = None  # The next `check_space` begins a new scan.
+            self._waiting = None  # The next call of `check_space` begins a new scan.
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._cut_contents(rows, places, self._store.log.first_offset)
@@ -211,9 +216,10 @@ class Housekeeping:
         return self._running
 
     def _scan_next(self, waiting: RetentionScan) -> int:
-        """Process one more group, or begin one more queue, and return the cost as a number of queues.
+        """Process the next group or queue, and return the cost of the step in queues.
 
-        The cost increases by one queue for every `CUT_QUEUE_BYTES` bytes that are read and verified.
+        The cost is increased by 1 for every `CUT_QUEUE_BYTES` bytes of queue files that were read and
+        verified.
         """
         if not waiting.groups:
             waiting.groups.extend(self._groups.receiving_keys(*waiting.keys.popleft()))
@@ -227,7 +233,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return the deletion of files below a published cut, including a cut before startup, or None."""
+        """Return the deletion of the files below a published cut, or None if no files need to be deleted."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -235,7 +241,7 @@ class Housekeeping:
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _begin_scan(self, now_ms: int) -> RetentionScan | None:
-        """Return a retention scan of all queues, or None if no segment could be deleted."""
+        """Return a new retention scan of all queues, or None if no segment can be deleted."""
         if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
             return None
         young_ms = now_ms - self._policy.group_pin_ms
@@ -264,12 +270,12 @@ class Housekeeping:
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """Cut the log after a `Keeping`, one batch of queues per call, or complete a `Deletion`.
+        """Complete a `Deletion`, or continue the cut that follows a `Keeping` with one batch of queues.
 
-        Return False while queues remain, after which the caller must call `retired` again, possibly after
-        other calls. The last record cuts the log, and reads below the cut use the keep file afterwards. A
-        `Keeping` remains in progress until the last record is published, so an incomplete cut deletes no
-        files. Raise OSError if the disk fails.
+        If queues remain, return False. The caller must then call `retired` again, and may make other calls in
+        between. The log is cut by the last record, and records below the cut are then read from the keep
+        file. A `Keeping` remains in progress until the last record is published, so that files are never
+        deleted for an incomplete cut. Raise OSError if a disk operation fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -279,7 +285,7 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         if self._uncut is None:
-            self._uncut = deque(dispatch.keys())  # A newer queue begins above the cut.
+            self._uncut = deque(dispatch.keys())  # A queue that is created later begins above the cut.
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
@@ -292,15 +298,15 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of counting the messages that groups of a topic miss in one queue."""
+        """Return the cost, in queues, of counting the missed messages of all groups of a topic in a queue."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
         self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
     ) -> CutContents:
-        """Return the record contents for queues with new first offsets, given as (topic, queue id, offset).
+        """Return the contents of a record for queues whose first offset increases.
 
-        The new first offsets are the queue offsets of a log that begins at `log_offset`.
+        `queues` contains (topic, queue id, first offset) for a log that begins at `log_offset`.
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
@@ -324,7 +330,10 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Copy needed records to a keep file before another broker's cut is applied, or raise OSError."""
+        """Copy the records that must be kept to a keep file before a cut of another broker is applied.
+
+        Raise OSError if a disk operation fails.
+        """
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
@@ -333,7 +342,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both snapshots cover the cut, or raise OSError."""
+        """Delete the segments below a cut if both kept snapshots cover the cut, or raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -341,11 +350,11 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def abandon_retirement(self) -> None:
-        """Abandon a failed or partial retirement, which the next `check_space` retries."""
+        """Abandon a retirement that failed or was interrupted, so that the next `check_space` retries it."""
         self._running = self._uncut = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log, and advance queues and groups to the cut."""
+        """Cut the log, and advance queues and groups to the positions in the record."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
@@ -355,7 +364,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Record durable cuts, and schedule an immediate `check_space` to delete the files below the cuts."""
+        """Schedule an immediate `check_space` that deletes the files below durable cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -366,7 +375,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Count the messages that groups missed, and report a cut after its last record."""
+        """Count the messages that groups missed, and create the log lines after the last record of a cut."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -375,10 +384,10 @@ class Housekeeping:
             self._unreported.clear()
 
     def follow(self) -> None:
-        """Advance queues and groups to the start of the log, and find the files below a cut to delete.
+        """Advance queues and groups to the first offset of the log, and find the files that must be deleted.
 
-        Groups advance only in queues whose first offset is recorded. Later, `continue_scan` records the first
-        offsets of rebuilt queues.
+        A group is advanced only in queues with a recorded first offset. The first offsets of rebuilt queues
+        are recorded later by `continue_scan`.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -389,7 +398,7 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that the disk was full and the reserve segment was used."""
+        """Record that the reserve segment was used because the disk was full."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
@@ -409,7 +418,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve segment, unless the segment would fill the disk."""
+        """Create the reserve segment, unless doing so would leave less than one segment of free space."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -425,13 +434,13 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset` and, if not, request a snapshot."""
+        """Return whether both kept snapshots cover `cut_offset`, and request a snapshot if they do not."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
-        # A snapshot at the same log offset would replace the first snapshot. On an idle broker, only the
-        # request's record moves the end of the log.
+        # A second snapshot at the same log offset would replace the first snapshot. On an idle broker, the
+        # end of the log moves only because of the record that is appended here.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

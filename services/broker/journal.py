@@ -1,16 +1,17 @@
-"""The journal, which records the actions of operators as messages in the internal topic `TW_SYS_JOURNAL`.
+"""The journal, which records operator actions as messages in the internal topic `TW_SYS_JOURNAL`.
 
     action --> its records, durable --> `add_entry` --> durable --> the response to the action
 
-1. The journal contains every action that has received a response, even after a restart or on another leader,
-   because journal entries are messages of the log. If a crash interrupts an action before its entry is
-   durable, the caller receives no response.
-2. The body of an entry is JSON (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of the entry is its
-   store time. Entries have no key, so that message searches do not return journal entries.
-3. Retention deletes entries together with the segments that contain them.
+1. Every action for which a response was sent is in the journal, even after a restart or a change of leader,
+   because journal entries are messages in the log. If an action is interrupted by a crash before its journal
+   entry is durable, the caller does not receive a response.
+2. The body of a journal entry is a JSON object (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of
+   the entry is the store time of the message. Journal entries have no keys, and are therefore not found by
+   message searches.
+3. Journal entries are deleted by retention, together with the segments that contain them.
 
-Cost: each action appends a record of about 300 bytes. A page reads one record per entry, newest first, and
-examines up to `LOOKED_AT_MAX` entries.
+Cost: each action appends a record of about 300 bytes to the log. A request for a page reads one record per
+entry, from newest to oldest, and examines at most `LOOKED_AT_MAX` entries.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from services.broker.spine.store import Store
 
 ENTRY_BYTES_MAX: Final = 4_096
 LOOKED_AT_MAX: Final = 1_000
-"""The maximum number of entries that one page examines."""
+"""The maximum number of entries that are examined for one page."""
 _TEXT_MAX: Final = 500
 _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
 
 class Entry(NamedTuple):
-    """An action of an operator.
+    """An operator action.
 
     user     the name of the user, or "" if the interface requires no token
     host     the address of the caller
@@ -56,7 +57,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StoredEntry:
-    """A journal entry with its offset in the journal and its time in ms since 1970."""
+    """A journal entry with its offset in the journal and its store time in milliseconds since 1970."""
 
     offset: int
     store_ms: int
@@ -65,7 +66,10 @@ class StoredEntry:
 
 @dataclass(slots=True, frozen=True)
 class JournalPage:
-    """Entries, newest first. `before` is the cursor of the next page, or None on the last page."""
+    """A page of journal entries in descending order of time.
+
+    `before` is the cursor of the next page, or None on the last page.
+    """
 
     entries: list[StoredEntry]
     before: int | None
@@ -78,9 +82,9 @@ class Journal:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: Entry, now_ms: int) -> int:
-        """Append a journal entry, with its fields truncated to the maximum length.
+        """Append a journal entry, after truncating each field to the maximum length.
 
-        Return the offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         short = Entry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
@@ -90,7 +94,7 @@ class Journal:
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
         """Return up to `count_max` entries below the offset `before`, or the newest entries if it is None.
 
-        If `about` is given, return only entries that contain this text in any field, in upper or lower case.
+        If `about` is not empty, return only entries that contain this text in any field, ignoring case.
         Unreadable entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
@@ -110,6 +114,6 @@ class Journal:
 
 
 def _entry(record: Record) -> Entry:
-    """Return the journal entry in a record, without fields that a later release has added."""
+    """Return the journal entry in a record, ignoring unknown fields written by later releases."""
     said = json.loads(record.body)
     return Entry(*(str(said.get(field, "")) for field in Entry._fields))

@@ -1,7 +1,7 @@
-"""State that is lost at startup because no record contains it, with the reasons why this is safe.
+"""State that is not recorded in the log and is lost in a restart, with the reasons why this is safe.
 
-All other state is a fold over the log. For each entry of `MAY_BE_LOST`, a test sets the state, restarts the
-broker, and verifies that the state is lost.
+All other state can be restored from the log. Each entry of `MAY_BE_LOST` has a test that sets the state,
+restarts the broker, and verifies that the state has been lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Suppression of repeated sends: a message with a known id and content gets the first receipt.
+"""Detection of repeated sends, which return the original receipt if the message is already stored.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -6,32 +6,35 @@
     otherwise --> stored: another message with a colliding id (two forked producers generate the same ids)
 
 Rules
-1. `broker.spine.same_message` compares two messages by their meaning instead of their bytes.
-2. `Store.ids` (`broker.spine.recent_ids`) contains the id of each record that a client's send has appended.
-   `apply` adds the id on the leader and on each follower, so the table of a new leader is already filled. At
-   startup, the table is filled from columns of the key index before messages are accepted, and the index is
-   not read afterwards.
-3. An id is recent for WINDOW_MS by the clock of the process that applied the record. The process stores the
-   end offset of the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, no
-   periods exist, so store times are used (`broker.spine.store_times`). In a cluster, store times are from the
-   clocks of several machines, which may differ by an hour. Therefore a node of a cluster begins with the last
-   TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying sooner, for example after
-   three attempts of 3 s. A message that is repeated later is stored again.
-4. Timers and half messages have separate id tables, in which ids expire much later, but by the broker's
-   clock. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages are also
-   looked up in the table of recent ids.
-5. A refusal guarantees that the message is not stored. Therefore `broker.sending` searches for an earlier
-   attempt before refusing a message.
-6. Only one period begins at a time, even after a long interval without a flush. A forward step of the clock
-   cannot be distinguished from idle time, and the ids of messages stored before the step must remain known.
-   After a backward step, the current period ends at most TURN_MS later.
-7. If the table cannot be filled because a file of the key index is damaged, the damage is reported. In this
-   case, the key index is also read for each id until all recent ids have been added after startup.
+1. Two messages are compared by meaning rather than byte by byte (`broker.spine.same_message`).
+2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message that was appended by a
+   client's send. Ids are added by `apply` on the leader and on every follower, so the table is already filled
+   when a follower becomes the leader. At startup, the table is filled from columns of the key index before
+   messages are accepted, and the key index is not read afterwards.
+3. An id is recent for at least WINDOW_MS, measured by the clock of the process that applied the record. The
+   process stores the end offset of the log at the beginning of each of the last TURNS_KEPT periods, each of
+   which lasts TURN_MS. No periods exist at startup, and store times are used instead
+   (`broker.spine.store_times`). In a cluster, store times are set by the clocks of several machines, which
+   may differ by an hour. Therefore, a cluster node starts with the ids in the last TAKEOVER_BYTES of the log,
+   and uses its own clock afterwards. Clients stop retrying well before the window ends, for example after
+   three attempts of 3 s each. A message that is sent again after the window has ended is stored again.
+4. Timers and half messages have separate id tables, whose ids expire much later, but by the broker's clock.
+   Therefore, for a period of WINDOW_MS after a startup or takeover, the ids of timers and half messages are
+   also looked up in the table of recent ids.
+5. An error response guarantees that the message has not been stored. For this reason, `broker.sending`
+   searches for an earlier attempt before it returns an error.
+6. At most one new period begins per flush, even if no flush has occurred for a long time. The reason is that
+   a forward clock step cannot be distinguished from idle time, and the ids of messages that were stored
+   before the step must be kept. If the clock is set back, the current period ends no later than TURN_MS after
+   the step.
+7. If the table cannot be filled because a key index file is damaged, the damage is reported. The key index is
+   then also searched for each id, until all ids in the table were added after startup.
 
-A send costs one probe of `broker.spine.recent_ids` and the hash of the id, which the key index also needs. A
-repeat costs one log read per record with the same id, up to SAME_ID_READ_MAX reads. Weak spots: a repeat is
-stored again if more than SAME_ID_READ_MAX later messages have the same id. While rule 7 applies, a repeat
-whose index entry is damaged is also stored again.
+Each send requires one probe of `broker.spine.recent_ids` and the hash of the id, which is also needed for the
+key index. A repeated send requires one log read per record with the same id, up to a maximum of
+SAME_ID_READ_MAX reads. Weak spots: a repeated message is stored again if it is followed by more than
+SAME_ID_READ_MAX messages with the same id. A repeated message is also stored again if the key index is used
+as described in rule 7 and the index entry of the message is damaged.
 """
 
 from __future__ import annotations
@@ -59,27 +62,27 @@ from tidewheel import property_names
 TURN_MS: Final = 10_000
 TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
-"""The minimum time for which an id is known."""
+"""The minimum time for which an id is kept."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""A number of bytes larger than the amount of log that a leader writes in WINDOW_MS."""
+"""A size larger than the amount of log data that a leader writes within WINDOW_MS."""
 
 
 class Repeats:
-    """The periods of recent ids, and the search for the first attempt of a repeated send."""
+    """The table of recent ids with its periods, and the search for the first attempt to send a message."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages, set by `recover`."""
+        """The ids of recent messages; set by `recover`."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
-        """The end of the log at the beginning of each kept period, oldest first."""
+        """The end offset of the log at the beginning of each period that is kept, oldest first."""
         self._begun_ms = 0
         """The time at which this process began to accept messages."""
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table with recent ids after the replay of the log, or raise OSError if the disk fails."""
+        """Fill the table of recent ids after the replay of the log, or raise OSError if the disk fails."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:
@@ -97,17 +100,17 @@ class Repeats:
             self.ids.mark_incomplete_below(end_offset)
 
     def begin(self, now_ms: int) -> None:
-        """Begin to accept messages."""
+        """Start a new period when the broker begins to accept messages."""
         self.pass_time(now_ms)
         self._begun_ms = now_ms
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next period if the current period is over.
+        """Begin the next period if the current period has ended.
 
-        The broker calls `pass_time` at each flush, and after the clock has been set back. Records appended
-        since the last call belong to the previous period, and their ids are kept for at least WINDOW_MS after
-        the call. A period ends at most TURN_MS after the call, even if the clock was set back.
+        The broker calls `pass_time` for each flush, and whenever the clock has been set back. The ids of
+        records that were appended since the last call are kept for at least WINDOW_MS after this call. The
+        current period ends no later than TURN_MS after this call, even if the clock has been set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -117,13 +120,13 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and half messages may have wrong times, and may have expired early."""
+        """Return whether recent timers and half messages may have expired early due to wrong store times."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the recent record of the same message under `topic`, or None if no record is found.
+        """Return the recent record of the same message under `topic`, or None if there is no such record.
 
-        The argument `stored` contains the encoded properties of the message.
+        `stored` contains the encoded properties of the message.
         """
         is_known = False
         for found in islice(self._records_with_id(message), SAME_ID_READ_MAX):
@@ -135,7 +138,7 @@ class Repeats:
         return None
 
     def _records_with_id(self, message: Message) -> Iterator[Record]:
-        """Yield recent records with the message's id, newest first."""
+        """Yield the recent records with the id of the message, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:
@@ -160,7 +163,7 @@ class Repeats:
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # The age of an empty segment is 0, and its first records will be recent.
+        # An empty segment has an age of 0, and its first records will be recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

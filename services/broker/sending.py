@@ -1,14 +1,15 @@
-"""The send path, which checks a message, assigns a queue, and stores the message by its attributes.
+"""Send operations, which check a message, assign a queue, and store the message according to its type.
 
-A repeated message with the same id and content is not stored, and the sender gets the first receipt
-(`broker.repeats`). The ids of timers and half messages are kept much longer, for `dedupe_ms`, in the tables
-of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but other content
-is a different message.
+A message with the same id and content as a stored message is not stored again, and its sender receives the
+original receipt (`broker.repeats`). The ids of timers and half messages are kept for the much longer period
+`dedupe_ms`, in the tables of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the
+same id but different content is treated as a different message.
 
-A client may send a message several times, and treats the last response as the result. A refusal must
-therefore guarantee that no attempt has stored the message. For this reason, a condition that can change (disk
-space, clock, settings, or topics) causes a refusal only if the message is not a repeat. An illegal message is
-refused immediately, because the message was illegal in every attempt.
+A client may send a message more than once, and treats the last response as the result of the operation. An
+error response must therefore guarantee that none of the attempts has stored the message. For this reason, an
+error whose cause can change between attempts (disk space, clock, settings, or topics) is returned only if no
+previous attempt has stored the message. An illegal message is rejected immediately, because every attempt to
+send it was illegal.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Sending:
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store messages independently of each other, and return a receipt or an error for each message."""
+        """Store each message independently, and return a receipt or an error for each message."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -83,10 +84,10 @@ class Sending:
         return answers
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a normal, FIFO, delayed, or half message, according to its attributes.
+        """Store a normal, FIFO, delayed, or half message, depending on its attributes.
 
         Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
-        `DiskFull` if the disk is nearly full. If an error is raised, neither this call nor an earlier call
+        `DiskFull` if the disk is almost full. If an error is raised, neither this call nor an earlier call
         has stored the message.
         """
         message_type = message.message_type
@@ -106,7 +107,7 @@ class Sending:
         if message.delivery_ms is not None:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
         carried = parse_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
-        if carried is not None:  # The check precedes `route`, which may create the topic.
+        if carried is not None:  # The check is made before a topic is created for the message.
             self._carrying.refuse_unknown(carried, now_ms)
         topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)
@@ -117,7 +118,8 @@ class Sending:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            # A `NewMessage` draft bypasses the parts, because the message changes no part.
+            # A `NewMessage` draft is not applied to the parts, because the message does not change their
+            # state.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.repeats.ids.may_hold(id_digest):
@@ -143,7 +145,7 @@ class Sending:
         if message.delivery_ms is not None:
             self._find_replaced_timer(
                 message, key_words(message), now_ms
-            )  # The half message is refused here, because its commit cannot be refused.
+            )  # Errors must be raised here, because the commit of a half message cannot be refused.
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
 
@@ -187,7 +189,7 @@ class Sending:
     def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
         """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
-        A plain message is neither a timer nor a half message. The argument `stored` contains the encoded
+        A plain message is a message that is neither a timer nor a half message. `stored` contains the encoded
         properties of the message.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
@@ -230,7 +232,7 @@ class Sending:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:
-        """Return the record of a timer, or None if the record is deleted or damaged."""
+        """Return the record of a timer, or None if the record has been deleted or is damaged."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
@@ -239,16 +241,17 @@ class Sending:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store the message of a schedule, whose template was checked when the schedule was set."""
+        """Store a scheduled message, whose template was already checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Choose the queue of a message by its priority, message group, or lite topic, or by round-robin.
+        """Choose a queue by the message's priority, message group, or lite topic, or by round-robin.
 
-        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit is reached.
+        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit has been
+        reached.
         """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -274,10 +277,10 @@ class Sending:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer with the key `keyed` that a message replaces, or None.
+        """Return the pending timer that a message with the key `keyed` replaces, or None if there is none.
 
-        Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
-        pending.
+        Raise `KeyPending` if the pending timer must not be replaced, or `TooManyTimers` if too many timers
+        are pending.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.find_by_hash(keyed)
@@ -293,7 +296,7 @@ class Sending:
         return ReplacedTimer(found.timer_offset, found.due_ms)
 
     def _count_stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
-        """Count a message that is in the log, and return its receipt."""
+        """Update the statistics for a stored message, and return its receipt."""
         self._count(message)
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
@@ -307,13 +310,13 @@ class Sending:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt of the message that was stored as the record `found`."""
+    """Return the receipt for a message that was stored as the record `found`."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return a record that stores a message under its own topic."""
+    """Return a record that stores a message in its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

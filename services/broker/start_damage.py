@@ -1,4 +1,4 @@
-"""Damage found at startup in snapshots, the log, and keep files.
+"""Reports of damage that was found at startup in snapshots, the log, or keep files.
 
 Damage to derived files is reported by the code that rebuilds the files.
 """
@@ -24,7 +24,7 @@ def report_startup_damage(
     may_begin_at: int,
     into: DamageList,
 ) -> None:
-    """Report the damage that recovery has found in snapshots, the log, and keep files."""
+    """Report the damage that was found by recovery in snapshots, the log, and keep files."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
@@ -39,13 +39,13 @@ def report_startup_damage(
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damage above a retention cut, because segments below the cut may still exist."""
+    """Return the damaged ranges above a retention cut, because segments below the cut are to be deleted."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
 
 def describe_missing_segments(may_begin_at: int, first_offset: int) -> str:
-    """Return the message about missing segments that the broker did not delete."""
+    """Return the text of the report about missing segments that were not deleted by the broker."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

@@ -1,4 +1,4 @@
-"""Operators' changes to a topic (alter, purge, and delete), and the use of the topic before a change.
+"""Changes that operators make to topics (alter, purge, and delete), and the use of a topic before a change.
 
     verb      records, in one call                            refused while
     alter     `TopicSet`, and with a retention `LogCut` of    messages of the old settings would be lost or
@@ -10,19 +10,21 @@
     delete    the same, a `GroupLeft` per group, and last     timers, half messages, schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
-1. A message is unfinished while any group that receives the topic has not finished the message. If no group
-   receives the topic, every message counts as unfinished. `use` returns the message counts, and each change
-   checks these counts when it is executed.
-2. A purge moves the first offset of each queue to the end of the queue, and thereby discards exactly the
-   messages that are durable at the time of the purge. The records remain in the log until retention deletes
-   their segments.
-3. After a crash during a deletion, the log may contain only the first of its records. In this case, the topic
-   is empty and may have fewer groups, and a repeated call completes the deletion.
-4. Queue offsets of a deleted topic are never reused. A new topic with the same name continues after these
-   offsets, so a receipt handle of the old topic cannot acknowledge a message of the new topic.
+1. A message is unfinished as long as any consumer group that receives the topic has not finished it. If no
+   consumer group receives the topic, every message counts as unfinished. The counts of unfinished messages
+   are returned by `use`, and are checked again when a change is executed.
+2. A purge sets the first offset of each queue to the end of the queue, and thereby discards exactly the
+   messages that are durable at the time of the purge. The records of purged messages remain in the log until
+   retention deletes their segments.
+3. After a crash during the deletion of a topic, the log may contain only the first records of the deletion.
+   The topic is then empty and may have lost some of its groups, and repeating the call completes the
+   deletion.
+4. The queue offsets of a deleted topic are never reused. If a topic with the same name is created later, its
+   queue offsets begin after the old offsets, so that a receipt handle of the old topic cannot acknowledge a
+   message in the new topic.
 
-Cost: `use` examines every queue of the topic once per group. Weak spot: the next offset of each queue of a
-deleted topic remains in memory and in snapshots (about 100 bytes per queue).
+Cost: `use` examines every queue of the topic once for each consumer group. Weak spot: the next offset of each
+queue of a deleted topic is kept in memory and in snapshots, at a cost of about 100 bytes per queue.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ from services.broker.topic_retention import Expired, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups, whose queues depend on the number of queues."""
+"""The topic types with message groups; the queue of a message group depends on the number of queues."""
 _NAMES_MAX: Final = 10
-"""The maximum number of names in an error message."""
+"""The maximum number of names that an error message lists."""
 
 
 class GroupUse(NamedTuple):
-    """A group that receives a topic, with its unfinished messages and its dead letters of any topic."""
+    """The number of unfinished messages and dead letters of a consumer group that receives a topic."""
 
     group: str
     unfinished: int
@@ -63,7 +65,10 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """The use of a topic. `messages` is the number of messages in its queues, including finished messages."""
+    """The use of a topic by messages, timers, half messages, schedules, and groups.
+
+    `messages` is the number of messages in the queues of the topic, including finished messages.
+    """
 
     topic: Topic
     messages: int
@@ -76,13 +81,13 @@ class TopicUse(NamedTuple):
 
     @property
     def unfinished(self) -> int:
-        """The number of unfinished messages, each counted once for each group that has not finished it."""
+        """The number of unfinished messages, each counted once for every group that has not finished it."""
         counts = [one.unfinished for one in self.groups]
         return sum(counts) if counts else self.messages
 
 
 class TopicChange(NamedTuple):
-    """A changed topic, and its use before the change."""
+    """The result of a topic change, with the use of the topic before the change."""
 
     use: TopicUse
     topic: Topic
@@ -92,7 +97,7 @@ class TopicChange(NamedTuple):
 
 
 class TopicChanges:
-    """The operations with which operators change topics."""
+    """The operations that change topics."""
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def use(self, name: str) -> TopicUse:
-        """Return the use of a topic, or raise `TopicNotFound`."""
+        """Return information about the use of a topic, or raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -143,8 +148,9 @@ class TopicChanges:
         An argument of None leaves a setting unchanged. A retention discards the messages that are too old at
         once, including unfinished messages if `discard` is true.
 
-        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
-        `TopicInUse` if the change is not possible now.
+        A setting is left unchanged if its argument is None. Raise `TopicNotFound`, `IllegalTopic`,
+        `ClientMistake` if the change is never permitted, or `TopicInUse` if the change is not possible while
+        the topic is in use.
         """
         check_alterable(name)
         use = self.use(name)
@@ -226,7 +232,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, end_offset)
 
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Move the first offset of each queue to the queue's end, and return the offset to become durable."""
+        """Set the first offset of each queue to its end offset, and return the end offset of the record."""
         queues = [
             (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
         ]
@@ -236,7 +242,7 @@ class TopicChanges:
         return self._store.append(record_of(cut), now_ms).end_offset
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether a topic has appended messages or half messages that are not yet durable."""
+        """Return whether the topic has appended messages or half messages that are not durable yet."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -244,7 +250,7 @@ class TopicChanges:
         return False
 
     def _list_queues(self, topic: Topic) -> Iterator[tuple[int, int, int]]:
-        """Yield (queue id, first offset, end offset) of each queue that has durable messages."""
+        """Yield (queue id, first offset, end offset) for each queue with durable messages."""
         for queue_id, queue in self._store.dispatch.queues_of(topic.name, topic.queue_count):
             yield queue_id, queue.min_offset, queue.end_offset
 
@@ -256,7 +262,7 @@ class TopicChanges:
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
-        """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to the given type."""
+        """Raise `ClientMistake` or `TopicInUse` if the topic cannot be changed to the requested type."""
         old, name = use.topic.message_type, use.topic.name
         if message_type is old:
             return
@@ -271,7 +277,7 @@ class TopicChanges:
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:
-    """Raise `ClientMistake` or `TopicInUse` unless the topic can have the given number of queues."""
+    """Raise `ClientMistake` or `TopicInUse` if the number of queues cannot be changed as requested."""
     name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
     if new == old:
         return
@@ -300,7 +306,7 @@ def _check_retention(retention_ms: int) -> None:
 
 
 def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> None:
-    """Raise `TopicInUse` if timers, half messages, or schedules use another type of the topic."""
+    """Raise `TopicInUse` if the topic has timers, half messages, or schedules that prevent the change."""
     name, found = use.topic.name, []
     if use.timers and message_type is not MessageType.DELAY:
         found.append(f"{use.timers:,} timers (tidewheel timer cancel --all --topic {name})")
@@ -324,7 +330,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """Return the names of the groups with unfinished messages, as text."""
+    """Return a text that lists the groups with unfinished messages."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"

@@ -1,1 +1,1 @@
-"""Half messages of transactions: storage, check-backs, outcomes, and views."""
+"""Half messages of transactions, including check-backs, outcomes, and views for operators."""

@@ -1,10 +1,11 @@
-"""The receipts of recently sent half messages, so that a client's retry stores no second half message.
+"""The receipts of recent half messages, which prevent a client's retry from storing a second half message.
 
-A half message is not stored again if its topic, message id, and content equal those of a half message stored
-within `dedupe_ms`. In this case, the sender gets the receipt of the stored half message. A row contains the
-offset of the half message, from which the receipt is built on demand. Storing a half message removes a few of
-the oldest rows if the rows have expired or exceed the maximum number of rows. The limits are in
-`commitlog.applied_limits`. Rows are in insertion order (`commitlog.table`).
+A half message is not stored if a half message with the same topic, message id, and content was stored within
+the last `dedupe_ms` milliseconds. Instead, the sender receives the receipt of the half message that is
+already stored. Each row contains the offset of a half message, from which the receipt is computed when it is
+needed. When a half message is stored, a few of the oldest rows are removed if they have expired or if the
+table is full. The limits are defined in `commitlog.applied_limits`. The rows are kept in insertion order
+(`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from services.broker.timers import recall
 from txn import half
 
 AT_ONCE: Final = -1
-"""The placeholder for the due time of a half message that has no due time."""
+"""The value that is stored in place of the due time if a half message has no due time."""
 _BETWEEN: Final = "\x00"
-"""The separator between the topic and the message id in a key, which is illegal in a message id."""
+"""The separator between the topic and the message id in a key, which cannot occur in a message id."""
 
 Row = tuple[int, ...]
-"""The store time, the physical offset, the queue offset, and the due time (or -1) of a half message."""
+"""The store time, the physical offset, the queue offset, and the due time of a half message (or -1)."""
 
 
 class HalfReceipts:
-    """The table of recently stored half messages by topic and message id."""
+    """The table of recently stored half messages, keyed by topic and message id."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store, self._settings = store, settings
@@ -40,14 +41,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half message stored within `dedupe_ms`, or None if none was stored."""
+        """Return the receipt of a half message if it was stored within `dedupe_ms`, or None otherwise."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
     def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of the half message that a row describes."""
+        """Return the receipt of the half message described by a row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != AT_ONCE:
@@ -56,13 +57,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of the half message that a record contains."""
+        """Return the receipt of the half message in a record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def add_half(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the row of an appended half message, and remove a few expired or surplus rows."""
+        """Add the row for an appended half message, and remove a few expired or surplus rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -73,21 +74,21 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which consists of all rows."""
+        """Return all rows for inclusion in a snapshot."""
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the rows from a snapshot."""
         for topic, message_id, *row in frozen:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add a row as the newest row, in place of an older row with the same key."""
+        """Add a row as the newest row, replacing any existing row with the same key."""
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
-    """Return the row of a half message."""
+    """Return the table row for a half message."""
     return store_ms, offset, queue_offset, AT_ONCE if fact.due_ms is None else fact.due_ms

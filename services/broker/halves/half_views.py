@@ -1,4 +1,4 @@
-"""Views of half messages for operators: lists of open and expired half messages, and look-ups by id."""
+"""Views of half messages for operators, including lists of open and expired half messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class HalfViews:
         self._outcomes = transactions.outcomes
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` matching half messages after `after`, oldest first, without contents."""
+        """Return up to `count_max` matching half messages after the offset `after`, oldest first.
+
+        The contents of the messages are not included.
+        """
         found: list[HalfView] = []
         while True:
             more = self.scan_page(wanted, after, count_max + 1 - len(found))
@@ -37,10 +40,10 @@ class HalfViews:
                 return page_of(found, count_max)
 
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` matching half messages of the next `HALVES_LOOKED_AT_ONCE`.
+        """Examine up to `HALVES_LOOKED_AT_ONCE` half messages, and return up to `count_max` matches.
 
-        The `after` of the result is the cursor of the next call, even if no half message matched, or None if
-        no half messages are left.
+        The attribute `after` of the result is the cursor for the next call, even if no half message matched,
+        or None if there are no more half messages.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -56,12 +59,12 @@ class HalfViews:
         return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
 
     def get_half(self, transaction_id: str) -> HalfView:
-        """Return one half message with its content, or raise `InvalidTransactionId` if the id is unknown."""
+        """Return a half message with its content, or raise `InvalidTransactionId` if the id is unknown."""
         record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
     def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """Return up to `count_max` half messages with a key or message id, newest first."""
+        """Return up to `count_max` half messages with the given key or message id, newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _has_key(record, topic, key))
@@ -103,7 +106,10 @@ class HalfViews:
         )
 
     def _read_ending(self, ended: Ended) -> bytes:
-        """Return the encoded properties of the record that ended a half message, or b'' if unreadable."""
+        """Return the encoded properties of the record that ended a half message.
+
+        Return an empty string if there is no such record or the record is unreadable.
+        """
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:
@@ -113,7 +119,10 @@ class HalfViews:
 
 
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
-    """Return a page of half messages. `found` has `count_max + 1` half messages if another page follows."""
+    """Return a page with the first `count_max` half messages in `found`.
+
+    If another page follows, `found` contains `count_max + 1` half messages.
+    """
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 
 

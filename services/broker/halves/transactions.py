@@ -1,24 +1,25 @@
-"""Half messages: committed, rolled back, checked back with producers, or expired after many check-backs.
+"""Half messages, which are committed, rolled back, or expired after too many check-backs.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
-The record of a change takes effect when it is appended (`apply`), except that a half message becomes open,
-and can be ended, only when its record is durable (`publish`). If a producer requests an outcome for an
-expired half message, the request is refused and recorded.
+A change takes effect when its record is appended (`apply`), except that a new half message becomes open, and
+can be committed or rolled back, only when its record is durable (`publish`). If a producer attempts to commit
+or roll back an expired half message, the attempt is rejected and recorded.
 
-The states of open and expired half messages are in memory (`txn.outcomes`), as are the newest outcomes. Older
-outcomes are read from the log, because a half message that is in the log but not in memory has ended. Such a
-half message was committed if the key index leads to its committed record, and rolled back otherwise. A half
-message that retention has deleted from the log, or that another broker wrote, is known only while its state
-is in memory.
+The states of open and expired half messages and the most recent outcomes are kept in memory (`txn.outcomes`).
+Older outcomes are read from the log: a half message that is in the log but not in memory has already been
+committed or rolled back. The half message was committed if its committed record is found through the key
+index, and rolled back otherwise. The outcome of a half message that was deleted by retention or written by
+another broker is available only as long as it is kept in memory.
 
-A half message and its commit are appended directly from the message with its facts, without building or
-parsing a `Record` (`send`, `_commit`).
+To reduce the cost, `send` and `_commit` append half messages and commits without building or parsing a
+`Record`.
 
-Weak spots: a half message that is not in memory counts as rolled back if damage to the log has destroyed its
-committed record. Each open half message has a timer (`Purpose.CHECK`), an entry in `unasked` or `_to_read`,
-or a check-back in progress, which `check_asked` completes. If a caller begins a check-back and never calls
-`check_asked`, check-backs for the half message stop until a restart.
+Weak spots: if the committed record of a half message has been destroyed by damage to the log, the half
+message is considered to be rolled back. Each open half message has either a timer (`Purpose.CHECK`), an entry
+in `unasked` or `_to_read`, or a check-back in progress. If a caller begins a check-back and does not call
+`check_asked` to complete it, no further check-backs are made for the half message until the broker is
+restarted.
 """
 
 from __future__ import annotations
@@ -89,14 +90,14 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.unasked = Unasked()
-        """Open half messages that are due for a check-back, but whose topics have no available producer."""
+        """Open half messages with a due check-back for which no producer is available."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """The offset up to which half messages have been checked for lost records."""
+        """The log offset up to which half messages have been checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a message as a half message, to be committed to the queue `queue_id` of its topic."""
+        """Store a half message, which is added to the queue `queue_id` of its topic when it is committed."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -109,7 +110,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Apply a fact of a half message: a send, a check-back, an end, or a late end."""
+        """Apply a fact about a half message, such as its storage, a check-back, or its outcome."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -126,9 +127,9 @@ class Transactions:
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
-        """Open durable half messages, and set their first check-backs.
+        """Open half messages that have become durable, and schedule their first check-backs.
 
-        The oldest durable outcomes above the limit are dropped from memory.
+        If the limit is exceeded, the oldest durable outcomes are removed from memory.
         """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
@@ -142,7 +143,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if the number of open and expired half messages has reached the maximum."""
+        """Raise `TooManyHalves` if the maximum number of open and expired half messages has been reached."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -153,7 +154,7 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """End a transaction, or confirm that the transaction already has the requested outcome.
+        """Commit or roll back a transaction, or confirm that it already has the requested outcome.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -167,7 +168,7 @@ class Transactions:
         try:
             record = self.find(offset, transaction_id)
         except InvalidTransactionId:
-            # Retention may have deleted the half message while its outcome is still in memory.
+            # The half message may have been deleted by retention, although its outcome is still in memory.
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
@@ -176,7 +177,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
-        """Commit an open half message whose content is still in memory, without reading the log."""
+        """Commit an open half message without reading the log, because its content is still in memory."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
         ended = (HalfEnded(half_offset, "COMMIT"),)
@@ -187,7 +188,7 @@ class Transactions:
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """End an open or expired half message for an operator, and record the reason.
+        """Commit or roll back an open or expired half message for an operator, and record the reason.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -196,17 +197,17 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """Return the half record of a transaction.
+        """Return the record of the half message of a transaction.
 
-        Raise `InvalidTransactionId` if no half message has this id, or `StoreDamaged` if its record is
-        unreadable.
+        Raise `InvalidTransactionId` if the id is unknown, or `StoreDamaged` if the record is unreadable.
         """
         if not self.is_known(offset):
             raise unknown_half(transaction_id)
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # The half message exists, so the damage is reported instead of a wrong id.
+            # The half message is known to exist, so the error must report the damage instead of an unknown
+            # id.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
@@ -216,7 +217,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether the record at a log offset is a half message whose state is known."""
+        """Return whether there is a half message with a known state at a log offset."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -224,9 +225,9 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def read_outcome(self, record: Record) -> Ended | None:
-        """Return the outcome of a half message, or None if the half message is open.
+        """Return the outcome of a half message, or None if the half message is still open.
 
-        Raise `StoreDamaged` if the outcome must be read from the log and the record is unreadable.
+        Raise `StoreDamaged` if the outcome must be read from the log and its record is unreadable.
         """
         offset = record.physical_offset
         if offset in self.outcomes.open:
@@ -234,13 +235,13 @@ class Transactions:
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """Return the check-back policy for half messages of a topic."""
+        """Return the check-back policy for the half messages of a topic."""
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the check-back of a due half message, or None if the half message has ended.
+        """Return the check-back for a half message that is due, or None if the half message has ended.
 
-        The result is also None if the half message must first be read from the log (`read_due`).
+        The result is also None if `read_due` must first read the half message from the log.
         """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
@@ -251,14 +252,14 @@ class Transactions:
         return _check_back_of(half_offset, waiting)
 
     def has_halves_to_read(self) -> bool:
-        """Return whether `read_due` can process half messages now."""
+        """Return whether `read_due` has half messages to process and may append records."""
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Expire half messages that have used up their check-backs, and return the check-backs of the others.
+        """Expire half messages that have no check-backs left, and return check-backs for the others.
 
-        An expiry reads the half message, because the record of the expiry contains the message id. A call
-        reads about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes at most.
+        The half message must be read from the log when it expires, because the expiry record contains the
+        message id. A call reads at most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -279,11 +280,11 @@ class Transactions:
         return questions
 
     def roll_back_lost(self, now_ms: int) -> list[int]:
-        """Roll back half messages whose records are lost, and return the offsets of the half messages.
+        """Roll back half messages whose records have been lost, and return their log offsets.
 
-        The record of a half message is lost if it is in neither the log nor a keep file. A call examines up
-        to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log, and the next call
-        continues.
+        A record is lost if it is contained neither in the log nor in a keep file. Each call examines up to
+        `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log, starting where the
+        previous call ended.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -296,7 +297,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Roll back a half message whose record is unreadable and therefore can never be committed."""
+        """Roll back a half message that cannot be committed because its record is unreadable."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -308,7 +309,7 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Return an immediate check-back of a half message, independent of its schedule.
+        """Return an immediate check-back for a half message, regardless of its schedule.
 
         Raise `TransactionEnded` if the transaction has ended, or `InvalidTransactionId` if the id is unknown.
         """
@@ -319,19 +320,20 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the content of a half message for a check-back, or None if the record is damaged."""
+        """Return the content of a half message for a check-back, or None if its record is damaged."""
         record = self._read_half(half_offset)
         if record is None:
-            # The next tick ends the half message, which cannot be checked back.
+            # The half message is rolled back in the next tick, because a check-back is impossible.
             self._to_read.append(half_offset)
             return None
         return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Complete a check-back: if a producer was asked, count the check-back and schedule the next one.
+        """Complete a check-back by counting it and scheduling the next check-back if a producer was asked.
 
-        If no producer was asked, a due half message waits until a producer is available. If no producer was
-        asked in an early manual check-back, the time of the next scheduled check-back stays the same.
+        If no producer was asked, a check-back that is due is postponed until a producer is available. If no
+        producer was asked in a manual check-back before the due time, the time of the next check-back does
+        not change.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -343,26 +345,26 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._schedule_unasked(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)  # A manual check-back does not remove the timer.
+            self._scheduler.cancel(Purpose.CHECK, offset)  # The timer exists after a manual check-back.
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
-            # The check-back was an early manual one. A half message in `unasked` has no timer, even after a
-            # clock step.
+            # This was a manual check-back before the due time. Half messages in `unasked` must not have a
+            # timer, even after a clock step.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """Schedule the check-backs of a topic that wait for a producer, `CHECKS_WOKEN_MAX` at most."""
+        """Schedule up to `CHECKS_WOKEN_MAX` check-backs of a topic that are waiting for a producer."""
         self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_unasked_ms(self) -> int | None:
-        """Return the earliest due time of the half messages that wait for a producer, or None."""
+        """Return the earliest due time of a check-back that is waiting for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic or, if `policy` is None, restore the default policy.
+        """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
 
-        A half message that waits for a producer expires if it has used up the check-backs of the new policy.
+        Half messages that are waiting for a producer expire if the new policy allows no more check-backs.
         Raise `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
@@ -374,11 +376,11 @@ class Transactions:
         return changed
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot (see `Outcomes.freeze`)."""
+        """Return the state to be saved in a snapshot; see `Outcomes.freeze`."""
         return self.outcomes.freeze()
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from a snapshot, and schedule the check-backs of open half messages."""
         self.outcomes.thaw(frozen)
         for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
             self._scheduler.schedule(Purpose.CHECK, half_offset, next_check_ms)
@@ -392,7 +394,10 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """Process an event of `txn.states`: end the half message, or refuse and record a late end."""
+        """Process an event of `txn.states`, which ends the half message or is rejected.
+
+        If the half message has expired, the rejected request is recorded.
+        """
         ended = self.read_outcome(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
@@ -404,13 +409,13 @@ class Transactions:
     def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """Return the receipt of a repeated end, or raise `TransactionEnded` if the outcomes differ."""
+        """Return the receipt for a repeated request, or raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._ended_error(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return the error with the outcome of a transaction and, if it has expired, with the next step."""
+        """Return the error that describes the outcome of a transaction and how to resolve an expired one."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -423,9 +428,9 @@ class Transactions:
         )
 
     def _ended_in_log(self, record: Record) -> Ended:
-        """Return the outcome of a half message that is not in memory.
+        """Return the outcome of a half message whose state is not in memory.
 
-        The half message was committed if the log contains its commit, and rolled back otherwise.
+        The half message was committed if the log contains its committed record, and rolled back otherwise.
         """
         stored = properties.of_record(record)
         topic, message_id = (
@@ -433,7 +438,7 @@ class Transactions:
             stored.get(property_names.MESSAGE_ID, ""),
         )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
-            # The offsets descend, so all further records are older than the half message.
+            # The offsets are in descending order, so all remaining records are older than the half message.
             if offset <= record.physical_offset:
                 break
             found = self._store.read(offset)
@@ -442,7 +447,7 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
-        """Append and count an outcome, and return the offset that must be durable before the answer."""
+        """Append and count an outcome, and return the offset that must be durable before the response."""
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
         topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
@@ -450,12 +455,13 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an outcome. A commit also executes the timer verb of its message.
+        """Append the record of an outcome, and return its end offset.
 
-        Raise `StoreDamaged`, before any record is appended, if the names of timers are unreadable.
+        If the committed message contains a timer operation, the operation is also executed. If the timer
+        names cannot be read, raise `StoreDamaged` before any record is appended.
         """
         if ending.topic == TIMER_TOPIC:
-            # The call may raise, and therefore precedes the record of a move or a fire.
+            # This call may raise an error and must therefore precede the record of any timer operation.
             self._timers.mark_replaced(ending, now_ms)
         if ending.type == TYPE_COMMIT and may_have_verb(ending.properties):
             carried = parse_verb(properties.to_message(ending), now_ms)
@@ -466,7 +472,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
-        """Count a check-back of a half message, and schedule the next check-back."""
+        """Record the number of check-backs of a half message, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -474,12 +480,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule at `now_ms` up to `count_max` check-backs of a topic that wait for a producer."""
+        """Schedule up to `count_max` check-backs that are waiting for a producer of a topic."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read_half(self, half_offset: int) -> Record | None:
-        """Return the record of a half message, or None if damage has destroyed the record."""
+        """Return the record of a half message, or None if the record has been destroyed by damage."""
         try:
             return self._store.read(half_offset)
         except StoreDamaged:
@@ -487,7 +493,7 @@ class Transactions:
 
 
 def unknown_half(transaction_id: str) -> InvalidTransactionId:
-    """Return the error for a transaction id that is unknown or that the caller may not see."""
+    """Return the error for a transaction id that is unknown or not accessible to the caller."""
     return InvalidTransactionId(
         f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "
         "listed by: tidewheel txn ls --topic TOPIC --key KEY"
@@ -509,7 +515,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId`, without the real topic, unless a half message is for this topic."""
+    """Raise `InvalidTransactionId`, without revealing the real topic, if the topic is wrong."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

@@ -1,24 +1,26 @@
-"""Occurrences of a schedule, computed from a cron line and a time zone by the rules of vixie cron.
+"""The computation of a schedule's occurrences from a cron line and a time zone, as in vixie cron.
 
-`services.broker.schedules.cron_line` parses the line, and CronTrigger of APScheduler computes the matching
-wall times. `Recurrence` uses CronTrigger in UTC, because the results of CronTrigger are wrong at clock
-changes of a time zone. For example, version 3.11 skips midnight after a day of 23 hours. The conversion from
-wall times to moments follows cron(8):
+The cron line is parsed by `services.broker.schedules.cron_line`, and the matching wall times are computed by
+the class CronTrigger of APScheduler. `Recurrence` uses CronTrigger with UTC only, because CronTrigger returns
+wrong results for time zones with clock changes. For example, APScheduler 3.11 skips midnight after a day with
+23 hours. Wall times are converted to UTC in accordance with cron(8):
 
     second, minute or hour    the clocks skip a time         the clocks repeat a time
     none begins with `*`      once, directly at the change   the first time only
     one begins with `*`       it does not occur              both times
 
-A clock change of more than three hours is treated as a correction, and the new time applies to every line at
-once. Vixie cron starts a job once for each skipped minute, one run after the other. A cron line that matches
-several skipped times occurs only once, at the change.
+A clock change of more than three hours is considered to be a correction, and the new time takes effect
+immediately. If a job matches several skipped minutes, vixie cron runs the job once for each of these minutes.
+Here, a cron line that matches several skipped times has only one occurrence, at the time of the clock change.
 
-The computation of occurrences reads no clock. A search covers `limits.SCHEDULE_SEARCH_MS`, and a line without
-an occurrence in that span is treated as never occurring. The search span covers 29 February around the year
-2100. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead. Weak spots: a line whose
-      day and weekday must both match may have no occurrence for 11 or 28 years (`0 9 */31 3 sun`). A schedule
-      with such a line is refused. The search would miss two clock changes of a zone that cancel each other
-      out within a week, but no zone has such changes.
+The computation of occurrences does not read a clock. A search covers a period of
+`limits.SCHEDULE_SEARCH_MS`, which is long enough to find 29 February around the year 2100. A cron line that
+has no occurrence in this period is treated as if it never occurred. The computation of an occurrence takes 20
+to 100 us, or up to 6 ms if the occurrence is years ahead.
+
+Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
+`0 9 */31 3 sun`. Schedules with such a cron line are rejected. A search does not find two clock changes that
+cancel each other within one week, but no time zone has such changes.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""The maximum clock change, in seconds, that is not treated as a correction, as in cron(8)."""
+"""The maximum clock change, in seconds, that is not considered to be a correction; see cron(8)."""
 
 
 class Recurrence:
-    """One cron expression in one time zone.
+    """A cron expression in a time zone.
 
-    In the code, a moment (`_s`) is in seconds since 1970. A wall time (`wall_s`) is the local time of the
-    zone at a moment, in seconds: wall = moment + offset.
+    The suffix `_s` denotes a time in seconds since 1970 (UTC). The variable `wall_s` denotes a local time in
+    seconds, which is the UTC time plus the offset of the time zone.
 
     Raises:
         IllegalSchedule: if the cron expression or the time zone cannot be read.
@@ -63,9 +65,10 @@ class Recurrence:
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None without an occurrence."""
+        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
         from_s = now_ms // 1000 + 1
-        # A clock change before `from_s` may repeat wall times, and a change at `from_s` may skip wall times.
+        # Wall times may be repeated by a clock change before `from_s`, or skipped by a clock change at
+        # `from_s`.
         change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
@@ -76,14 +79,14 @@ class Recurrence:
             wall_s = self._next_wall(from_s + offset_s)
             if wall_s is None:
                 return None
-            # The conversion of a wall time is valid up to the next clock change. If a clock change comes
-            # before the wall time, the search continues at the change.
+            # The offset is valid only until the next clock change. If there is a clock change before the wall
+            # time, the search continues at the clock change.
             change_s = self._find_change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences after `after_ms`, up to and including `until_ms` (in ms since 1970)."""
+        """Yield the occurrences after `after_ms` up to and including `until_ms`, in ms since 1970."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -91,9 +94,10 @@ class Recurrence:
             after_ms, at_ms = at_ms, self.next_after(at_ms)
 
     def last_until(self, after_ms: int, until_ms: int) -> int:
-        """Return the last occurrence after `after_ms`, up to and including `until_ms`, which must exist.
+        """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
-        A binary search finds the lowest time without a later occurrence.
+        At least one occurrence must exist in this period. A binary search finds the lowest time after which
+        there is no occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -107,11 +111,11 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """Return the local time of the zone, in ISO 8601, for a time in ms since 1970."""
+        """Return the local time in ISO 8601 format for a time in ms since 1970."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a wall time that a clock change skips matches, so that it occurs at the change."""
+        """Return whether a clock change skips a matching wall time, which then occurs at the clock change."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
@@ -120,22 +124,22 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
-        """Return the number of seconds after a clock change in which repeated wall times do not occur."""
+        """Return the number of seconds after a clock change during which repeated wall times are ignored."""
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return the seconds by which clocks are set forward, or 0 if the change is not adjusted for."""
+        """Return the seconds by which clocks are set forward, or 0 if the change requires no adjustment."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _next_wall(self, wall_s: int) -> int | None:
-        """Return the first matching wall time at or after `wall_s`, or None if the search finds no match."""
+        """Return the first matching wall time at or after `wall_s`, or None if no match is found."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
 
     def _find_change(self, after_s: int, until_s: int) -> int | None:
-        """Return the first clock change after `after_s`, up to and including `until_s`, or None."""
+        """Return the first clock change after `after_s` up to and including `until_s`, or None."""
         offset_s = self._offset(after_s)
         for low_s in range(after_s, until_s, STRIDE_S):
             high_s = min(low_s + STRIDE_S, until_s)
@@ -157,7 +161,7 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the cached recurrence of a cron expression in a time zone, or raise `IllegalSchedule`."""
+    """Return the cached recurrence for a cron expression and a time zone, or raise `IllegalSchedule`."""
     return Recurrence(cron, time_zone)
 
 
@@ -168,7 +172,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers of a cron line, whose combined fire times are the occurrences."""
+    """Return the APScheduler triggers for a cron line, whose combined fire times are the occurrences."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -176,7 +180,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name, or raise ValueError if the host does not have the time zone."""
+    """Return the time zone with the given name, or raise ValueError if the host does not have it."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:
