@@ -1,4 +1,4 @@
-"""A parser of cron lines by the rules of crontab(5) of vixie cron.
+"""A parser for cron lines, which follows the rules of crontab(5) in vixie cron.
 
     field    numbers                          names
     second   0-59; only in a line of 6 fields -
@@ -8,19 +8,22 @@
     month    1-12                             jan-dec
     weekday  0-7; 0 and 7 are Sunday          sun-sat
 
-A field is a list of items. An item is a number, a range, or `*` for all numbers. A range or `*` may have a
-step, as in `1-9/2` or `*/5`. Names are not case-sensitive, and may be shortened to three letters or more. Two
-rules apply to the whole line:
-1. If both day and weekday are given, a day matches if either field matches. A field that begins with `*` does
-   not count as given, even if the field excludes some days, and a day must then match both fields.
-2. A line has a wildcard if its second, minute, or hour begins with `*`. The wildcard determines the behavior
-   at clock changes, as in cron(8) (`services.broker.schedules.recurrence`).
+A field of a cron line is a comma-separated list of items. An item is a number, a range of numbers, or `*`,
+which matches all numbers. A range or `*` can be followed by a step, as in `1-9/2` or `*/5`. Names are not
+case-sensitive and can be abbreviated to three or more letters. The following rules apply to the whole line:
+1. If both the day and the weekday are restricted, a date matches if it matches either of the two fields. A
+   field that begins with `*` does not count as restricted, even if it excludes some dates; a date must then
+   match both fields.
+2. A line has a wildcard if its second, minute, or hour field begins with `*`. The wildcard affects the
+   behavior at clock changes, as in cron(8); see `services.broker.schedules.recurrence`.
 
-The extensions to vixie cron are seconds, `L`, a step after a number (`20/5`), a range of weekdays across the
-end of the week (`fri-mon`), and `?` in place of `*` as a weekday. The parser rejects the syntax of other cron
-implementations with an error that contains a correction.
+The parser supports the following extensions to vixie cron: seconds, `L`, a step after a single number
+(`20/5`), a range of weekdays that extends across the end of the week (`fri-mon`), and `?` in place of `*` as
+the weekday. The syntax of other cron implementations is rejected with an error message that suggests a
+correction.
 
-The parsed line uses the syntax of CronTrigger in APScheduler. Parsing takes about 20 us per line.
+The result of parsing uses the syntax of the APScheduler class CronTrigger. Parsing takes about 20 us per
+line.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed cron line: the fields of a CronTrigger, and the results of the two rules for the line."""
+    """A parsed cron line with the fields of a CronTrigger and the results of the rules for the whole line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -51,7 +54,7 @@ class CronLine:
 
 
 def parse_cron(line: str) -> CronLine:
-    """Return the parsed cron line, or raise ValueError with the correction of the line."""
+    """Parse a cron line, or raise ValueError with a suggested correction."""
     texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -62,7 +65,7 @@ def parse_cron(line: str) -> CronLine:
 
 
 def _expand_name(line: str) -> str:
-    """Return the five fields of a named line such as `@daily`, or any other line unchanged."""
+    """Return the five fields for a predefined schedule such as `@daily`, or any other line unchanged."""
     if not line.startswith("@"):
         return line
     name = line.lower().split()[0]
@@ -100,7 +103,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """A field of a cron line: its label, its range, its names, and whether its ranges wrap around."""
+    """The definition of a field of a cron line, including its name and its legal values."""
 
     word: str
     low: int
@@ -110,12 +113,12 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Return a field in the syntax of CronTrigger, or raise ValueError if the text is illegal."""
+        """Convert a field to the syntax of CronTrigger, or raise ValueError if the field is illegal."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
         if self.wraps:
-            # Weekdays are given by name, since CronTrigger numbers them from Monday.
+            # Weekdays are converted to names, because CronTrigger numbers weekdays from Monday.
             return ",".join(WEEKDAYS[day] for day in sorted({day % 7 for days in items for day in days}))
         return ",".join(map(_format_range, items))
 
@@ -150,7 +153,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _parse_number(self, word: str) -> int:
-        """Return the value of a number or a name, or raise ValueError."""
+        """Return the value of a number or name, or raise ValueError if it is illegal."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):
@@ -163,7 +166,7 @@ class _Field:
         return f"{self.low} to {self.high}{names}"
 
     def _refuse_foreign(self, item: str) -> None:
-        """Raise ValueError, with the correction, if an item has the syntax of another cron implementation."""
+        """Raise ValueError with a suggested correction if an item has the syntax of another cron program."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):
                 raise ValueError(f"{item!r} as {self.word} is not vixie cron's: {instead}")
@@ -186,7 +189,7 @@ _FIELDS: Final = {
     "month": _Field("month", 1, 12, _MONTH_NAMES, first_name=1),
     "day_of_week": _Field("weekday", 0, 7, _WEEKDAY_NAMES, wraps=True),
 }
-"""The fields of a cron line by their names in CronTrigger, in the order of a line with six fields."""
+"""The fields of a cron line with seconds, in order, keyed by their names in CronTrigger."""
 _FOREIGN: Final = (
     (
         r"\?",
@@ -217,11 +220,12 @@ _FOREIGN: Final = (
     (r"H(\(.*\))?(/.*)?", ".*", "it is Jenkins' hash of a job. Write a number"),
     (r".*~.*", ".*", "a random one cannot be said. Write a number"),
 )
-"""Illegal patterns of items, each with the fields that reject the pattern, and with the correction."""
+"""Patterns of illegal items, each with the fields in which it is illegal and a suggested correction.
+"""
 
 
 def _format_range(numbers: range) -> str:
-    """Return a range in the syntax of CronTrigger, which rejects a step wider than the range."""
+    """Return a range in the syntax of CronTrigger, which does not allow a step larger than the range."""
     if numbers is _LAST_DAY:
         return "last"
     if len(numbers) == 1:

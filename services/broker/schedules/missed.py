@@ -1,14 +1,16 @@
-"""The decision which missed runs of a schedule are dropped. The other missed runs are sent, oldest first.
+"""The policies that determine which missed runs of a schedule are dropped.
+
+The missed runs that are not dropped are sent in order, oldest first.
 
     policy  dropped runs
     skip    all runs that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs, so a decision never enumerates all missed
-runs. The cost of a decision is counted in calendar searches of 25 us each (`count_searches`). The policy
-`once` takes about 45 calendar searches for a binary search. The policy `all` takes about 5 calendar searches
-per run that is sent, or up to 40 if the runs occur in bursts.
+A schedule that runs every second may have missed years of runs; therefore, the missed runs are never
+enumerated completely. The cost of a decision is measured in calendar searches, which take about 25 us each
+(`count_searches`). The policy `once` uses a binary search, which takes about 45 calendar searches. The policy
+`all` takes about 5 calendar searches for each run that is sent, or up to 40 if the runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from services.broker.schedules.schedule_values import Missed, Schedule
 
 
 def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Return the time, in ms since 1970, up to which the runs after the cursor are dropped.
+    """Return the time in ms since 1970 up to which the runs after the cursor are dropped.
 
-    The schedule must have at least one due run.
+    At least one run of the schedule must be due.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
@@ -33,7 +35,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def count_searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches that a decision about missed runs takes."""
+    """Return the approximate number of calendar searches needed to decide which missed runs are dropped."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
@@ -46,10 +48,11 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Return the time before the newest `missed_max` runs.
+    """Return a time that precedes only the newest `missed_max` runs.
 
-    The search doubles a window that ends now until the window contains more runs. If runs occur in bursts and
-    the window contains far more runs, a binary search narrows the window.
+    The size of a window that ends at `until_ms` is doubled until the window contains more than `missed_max`
+    runs. If the runs occur in bursts and the window contains far too many runs, its start is determined by a
+    binary search.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
@@ -74,12 +77,12 @@ def _bisect_window(schedule: Schedule, low_ms: int, until_ms: int) -> int:
 
 
 def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """Return the number of occurrences in a window, counting up to `missed_max + 1`."""
+    """Return the number of occurrences in a window, but at most `missed_max + 1`."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
 _BURST: Final = 8
-"""The maximum number of listed runs in a window, as a multiple of `missed_max`."""
+"""The maximum number of runs in a window that are enumerated, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {

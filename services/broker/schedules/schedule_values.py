@@ -1,7 +1,8 @@
-"""The values of a schedule: a message template, its recurrence, and the policy for missed runs.
+"""Values that describe a schedule, such as its message template, recurrence, and missed-run policy.
 
-A run is missed if the broker processes the run more than `limits.SCHEDULE_LATE_MS_MAX` late. Causes are a
-stopped broker, a full disk, or a step of the clock. A run with a smaller delay is sent under every policy.
+A run is missed if it is processed more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. Runs can be
+missed because the broker is stopped, because the disk is full, or because of a clock step. A run that is
+delayed by less than this limit is sent regardless of the policy.
 
     policy  missed runs
     skip    no run is sent
@@ -30,7 +31,7 @@ _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
 class Missed(Enum):
-    """The policy for missed runs."""
+    """The policy that determines which missed runs of a schedule are sent."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -40,7 +41,7 @@ class Missed(Enum):
 class ScheduleState(Enum):
     """The state of a schedule.
 
-    The state ENDED means that no run is left, and FAULTY means that the next run cannot be computed.
+    In the state ENDED, no runs are left; in the state FAULTY, the next run cannot be computed.
     """
 
     ACTIVE = "ACTIVE"
@@ -51,7 +52,7 @@ class ScheduleState(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Schedule:
-    """A recurring message with occurrences from `start_ms` to `end_ms` (ms since 1970), both included."""
+    """A recurring message with occurrences from `start_ms` through `end_ms`, in ms since 1970."""
 
     name: str
     cron: str
@@ -69,14 +70,14 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The recurrence of the message.
+        """The recurrence of the schedule.
 
         Raise `IllegalSchedule` if the cron line or the time zone is no longer valid on the host.
         """
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None without an occurrence.
+        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence.
 
         Raise `IllegalSchedule` if the cron line or the time zone is invalid.
         """
@@ -85,7 +86,7 @@ class Schedule:
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """Return up to `count` occurrences, beginning with the occurrence at `at_ms`."""
+        """Return up to `count` consecutive occurrences, starting with the occurrence at `at_ms`."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
@@ -93,12 +94,12 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """Return the message of one occurrence, with an id unique to the occurrence."""
+        """Return the message for an occurrence, with a message id that is unique to the occurrence."""
         marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return the message without the parts that differ between occurrences, for checks."""
+        """Return the message without occurrence-specific parts, so that the message can be checked."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -116,7 +117,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """A future run with its time in ms since 1970 and its local time in the zone of the schedule."""
+    """The time of a future run, in ms since 1970 and as local time in the time zone of the schedule."""
 
     at_ms: int
     local: str
@@ -124,10 +125,11 @@ class Occurrence:
 
 @dataclass(slots=True, frozen=True)
 class ScheduleView:
-    """A schedule and its progress.
+    """A schedule with its state and progress.
 
     `last_ms` is the time of the last run that was sent. `passed_ms` is the time up to which missed runs were
-    dropped, or 0 if no run was dropped. `trouble` is the error of a run that could not be computed or sent.
+    dropped, or 0 if no runs were dropped. `trouble` is the error that was raised when a run was computed or
+    sent.
     """
 
     schedule: Schedule
@@ -141,7 +143,7 @@ class ScheduleView:
 
 
 def check_schedule(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` if a schedule is illegal, or `BodyTooLarge` if its body is too large."""
+    """Raise `IllegalSchedule` if the schedule is illegal, or `BodyTooLarge` if its body is too large."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
@@ -159,7 +161,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise `IllegalSchedule` unless the name is legal for a schedule."""
+    """Raise `IllegalSchedule` if the name is not legal for a schedule."""
     if not _NAME.fullmatch(name) or len(name) > limits.SCHEDULE_NAME_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its name {name[: limits.SCHEDULE_NAME_CHARACTERS_MAX]!r} must have 1 to "
@@ -168,7 +170,7 @@ def check_schedule_name(name: str) -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raise `IllegalSchedule` if a cron line exceeds the maximum length."""
+    """Raise `IllegalSchedule` if the cron line exceeds the maximum length."""
     if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
@@ -176,7 +178,7 @@ def check_cron(cron: str) -> None:
 
 
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` if a schedule is invalid or has no occurrence."""
+    """Raise `IllegalSchedule` if the schedule is invalid or has no occurrences."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
         raise IllegalSchedule(
@@ -186,7 +188,10 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
-    """Raise `IllegalSchedule` if the start or the end is illegal at `now_ms` or, if given, at `from_ms`."""
+    """Raise `IllegalSchedule` if the start or end of the schedule is out of range.
+
+    The end must be after `from_ms` or, by default, after `now_ms`.
+    """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
@@ -201,7 +206,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON values, without members that have default values."""
+    """Return a schedule as JSON-serializable values, omitting values that are equal to the default."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -223,6 +228,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule with the given result of `freeze_schedule`."""
+    """Return the schedule from which `freeze_schedule` created the given values."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

@@ -1,10 +1,10 @@
-"""Recurring messages, with one pending occurrence per schedule in a timing wheel.
+"""Recurring messages, where the next occurrence of each schedule has a timer in a timing wheel.
 
-An occurrence is an ordinary message in the topic of its schedule, with the properties `TW_SCHEDULE` (the
-name) and `TW_OCCURRENCE_MS` (the time) and the message id `<name>@<time>`. The record of an occurrence also
-moves the cursor of the schedule, after which the next occurrence is computed. The log therefore never
-contains an occurrence twice, even after a crash or a step of the clock. Schedules are defined by records of
-topic `TW_SYS_SCHEDULE` (type 12), whose body is JSON:
+Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>` and
+the properties `TW_SCHEDULE` (the name of the schedule) and `TW_OCCURRENCE_MS` (the time of the occurrence).
+The record of an occurrence also advances the cursor of the schedule, from which the next occurrence is
+computed. For this reason, an occurrence is never appended to the log twice, even after a crash or a clock
+step. Schedules are defined by records in the topic `TW_SYS_SCHEDULE` (type 12), whose body is a JSON object:
 
     verb    further members        effect
     set     schedule, after_ms     creates or changes the schedule; its occurrences are after `after_ms`
@@ -16,20 +16,22 @@ topic `TW_SYS_SCHEDULE` (type 12), whose body is JSON:
     delete  name                   deletes the schedule
 
 Rules:
-- No occurrence is sent early. If the timer of an occurrence fires early, because the clock was set back, the
-  timer is set again.
-- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`). Therefore a new schedule
-  with the same name repeats no run, even if the clock was set back in the meantime.
-- Replay computes no occurrences. Recovery sets a timer for the current time, which starts the computation of
-  the next occurrence.
-- While the disk is full, no run is sent. When the disk has space again, the policy for missed runs applies.
+- Occurrences are never sent early. If the timer of an occurrence fires too early because the clock was set
+  back, the timer is set again.
+- The cursor of a deleted schedule is kept for one day (`commitlog.applied_limits`). For this reason, a new
+  schedule with the same name does not repeat any runs, even if the clock was set back in the meantime.
+- Occurrences are not computed while the log is replayed. Instead, recovery sets a timer that is due
+  immediately, and the next occurrence is computed when this timer fires.
+- No runs are sent while the disk is full. When disk space becomes available again, the missed-run policy is
+  applied.
 
-Cost: each occurrence takes one calendar search and one record of about the size of the template, and each
-template is kept in memory. A decision about missed runs takes many calendar searches
+Cost: each occurrence requires one calendar search and one record of approximately the size of the template,
+and all templates are kept in memory. A decision about missed runs requires many calendar searches
 (`services.broker.schedules.missed`). The number of calendar searches per tick is limited.
 
-Weak spot: the time zones are those of the host. After an update of the time zones, or on another host, future
-occurrences are computed again from the cursor, so a run may be omitted or occur twice by the wall clock.
+Weak spot: the time zone data is that of the host. If the time zone data is updated, or if the broker is moved
+to another host, future occurrences are computed again from the cursor, and a run may then be skipped or
+repeated in terms of local time.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _ScheduleProgress:
-    """A schedule and its progress. The policy has been applied to missed runs up to `cleared_ms`."""
+    """The progress of a schedule.
+
+    `cleared_ms` is the time up to which the policy has already been applied to missed runs.
+    """
 
     schedule: Schedule
     number: int
@@ -90,13 +95,16 @@ class _ScheduleProgress:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor and the next occurrence after the cursor, or None if not yet computed."""
+    """The cursor and the first occurrence after it, or None if the occurrence has not been computed."""
     unreadable: str = ""
-    """The error in the computation of the next occurrence, which is not durable as time zones may change."""
+    """The error that occurred when the next occurrence was computed.
+
+    The error is not recorded in the log, because it may disappear when the time zone data is updated.
+    """
 
 
 class Schedules:
-    """The recurring messages of a broker."""
+    """The schedules of a broker."""
 
     def __init__(
         self,
@@ -122,23 +130,26 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Return up to `count_max` schedules after a name, sorted by name, each with its next occurrence."""
+        """Return up to `count_max` schedules with names after `after`, sorted by name.
+
+        Each schedule is returned with its next occurrence.
+        """
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
 
     def get(self, name: str, count: int) -> ScheduleView:
-        """Return one schedule with its next `count` occurrences, or raise `ScheduleNotFound`."""
+        """Return a schedule with its next `count` occurrences, or raise `ScheduleNotFound`."""
         return self._view(self._find_schedule(name), count)
 
     def names_of(self, topic: str) -> list[str]:
-        """Return the sorted names of the schedules that send messages to a topic."""
+        """Return the sorted names of the schedules that send messages to the topic."""
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Store a schedule, which replaces a schedule with the same name, unless both are equal.
+        """Create or replace a schedule, unless an identical schedule already exists.
 
-        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is nearly full, or the
-        error of a send if the message is illegal.
+        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is almost full, or the
+        error that a send would raise if the message is illegal.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -152,20 +163,23 @@ class Schedules:
         return self._view_after_change(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
-        """Remove a schedule, and return its last state, or raise `ScheduleNotFound`."""
+        """Delete a schedule and return its last state, or raise `ScheduleNotFound`."""
         one = self._find_schedule(name)
         self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Pause a schedule, or raise `ScheduleNotFound` if it does not exist."""
+        """Pause a schedule, or raise `ScheduleNotFound` if the schedule does not exist."""
         if self._find_schedule(name).is_paused:
             return self._view(self._find_schedule(name), 1)
         self._append(SchedulePaused(name), now_ms)
         return self._view_after_change(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Resume a schedule with the occurrences after `now_ms`, or raise `ScheduleNotFound`."""
+        """Resume a schedule, or raise `ScheduleNotFound` if the schedule does not exist.
+
+        The first occurrence is sent after `now_ms`.
+        """
         one = self._find_schedule(name)
         if not one.is_paused:
             return self._view(one, 1)
@@ -173,10 +187,10 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send or drop the due run of a schedule, and schedule the next run."""
+        """Send or drop the run of a schedule that is due, and set the timer for the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return  # The schedule was deleted or paused after its timer had fired.
+            return  # The schedule was deleted or paused after its timer fired.
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_refusing:
@@ -191,11 +205,11 @@ class Schedules:
         self._schedule_next_run(one)
 
     def reset_budget(self) -> None:
-        """Reset the decision budget at the end of a tick."""
+        """Reset the number of calendar searches at the end of a tick."""
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Apply a change of a schedule, or advance the schedule past a sent run."""
+        """Apply a change to a schedule, or advance the cursor of a schedule past a run that was sent."""
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
@@ -220,7 +234,7 @@ class Schedules:
         one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: schedules with progress, and cursors of deleted schedules."""
+        """Return the schedules with their progress, and the cursors of deleted schedules, for a snapshot."""
         self._frozen.take_all()
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
@@ -228,7 +242,7 @@ class Schedules:
         return {"running": self._frozen, "spent_ms": self._spent_ms.copy()}
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the schedules and cursors from a snapshot."""
         self._spent_ms = dict(frozen["spent_ms"])
         for one in frozen["running"]:
             self._add_schedule(
@@ -252,20 +266,20 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check the message of a schedule before creating its topic, and the message type afterwards."""
+        """Check the message of a schedule, create its topic if necessary, and check the message type."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and the policy has not yet been applied to the run."""
+        """Return whether a run was missed and the policy has not been applied to the run yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Reserve the calendar searches of a decision, or return False if the budget of a tick is used up.
+        """Reserve the calendar searches for a decision, or return False if the limit per tick is reached.
 
-        The first decision of a tick is always allowed.
+        The first decision in a tick is always permitted.
         """
         searches = missed.count_searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
@@ -274,11 +288,14 @@ class Schedules:
         return True
 
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the due run. If the result is False, record the dropped runs."""
+        """Return whether to send the run that is due.
+
+        If the result is False, record that runs were dropped.
+        """
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # One decision covers all runs that are due now. The runs that the policy retains are also late, and
-        # need no separate decision.
+        # A single decision applies to all runs that are due at `now_ms`. The runs that are kept by the policy
+        # are also late, but must not be subjected to another decision.
         one.cleared_ms = now_ms
         until_ms = missed.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -293,11 +310,11 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append the record of a change, and thereby apply the change."""
+        """Append the record of a change, which is applied immediately."""
         self._store.append(record_of(fact), now_ms)
 
     def _schedule_next_run(self, one: _ScheduleProgress) -> None:
-        """Set the timer of the next run."""
+        """Set the timer for the next run."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
@@ -305,7 +322,7 @@ class Schedules:
     # Effects of records.
 
     def _forget_spent(self, store_ms: int) -> None:
-        """Remove the expired cursors of deleted schedules, oldest deletion first."""
+        """Remove the expired cursors of deleted schedules, starting with the oldest."""
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
             if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
@@ -360,7 +377,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Set the timer to now, so that the next tick computes the next run."""
+        """Set a timer that is due immediately, so that the next run is computed in the next tick."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -408,7 +425,9 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return the occurrences of an unstored schedule from its start, which may be past, or from now on.
+    """Return occurrences of a schedule that is not stored.
+
+    The occurrences begin at the start of the schedule, even if the start is in the past, or at `now_ms`.
 
     Raise `IllegalSchedule` if the schedule is invalid.
     """

@@ -1,1 +1,1 @@
-"""The record store and the modules shared by the whole core: values, errors, settings, clocks, and topics."""
+"""The record store and modules that are used by the entire core, such as values, errors, and topics."""

@@ -1,6 +1,6 @@
-"""Users, access rights, and tokens, stored as records of the log.
+"""Users, access rules, and tokens, which are stored as records in the log.
 
-The body of a `TW_SYS_AUTH` record is JSON:
+The body of a `TW_SYS_AUTH` record is a JSON object:
 
     verb     further members             effect
     user     name, sealed, made_ms       adds a user, or replaces the secret of a user
@@ -11,13 +11,13 @@ The body of a `TW_SYS_AUTH` record is JSON:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is the list [user, kind, pattern, verb, effect] (`services.auth.rights`). All members except `effect`
-form the key of the rule. The member `sealed` is a secret encrypted with a key that is stored outside the log
-(`services.auth.vault`) and is never available to the core. The member `digest` is the hash of a token
-(`services.auth.tokens`).
+A rule is stored as a list of the form [user, kind, pattern, verb, effect] (`services.auth.rights`). The key
+of a rule consists of all members except `effect`. The member `sealed` contains a secret that is encrypted
+with a key stored outside the log (`services.auth.vault`); the key is never available to the core. The member
+`digest` contains the hash of a token (`services.auth.tokens`).
 
-A change of access rights takes effect when its record is appended, so that a revocation does not wait for the
-disk. Changes of access rights are accepted even if the disk is nearly full.
+A change takes effect when its record is appended, so that a revocation is not delayed by the disk. Changes to
+users, rules, and tokens are accepted even if the disk is almost full.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ from tidewheel.errors import ClientMistake
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the broker. `made_ms` is the creation time of the secret by the broker's clock."""
+    """A user of the broker.
+
+    `made_ms` is the time at which the secret was created, measured by the broker's clock.
+    """
 
     name: str
     sealed: str
@@ -62,30 +65,30 @@ class User:
 
 
 class Access:
-    """The users of a broker, with their access rights and tokens."""
+    """The users of a broker and their access rules and tokens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
         self._ids: dict[str, dict[str, None]] = {}
-        """The token ids of each user, oldest first."""
+        """The ids of each user's tokens, oldest first."""
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return the user with this name, or None if the user does not exist."""
+        """Return the user with the given name, or None if there is no such user."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
-        """Return every user, sorted by name."""
+        """Return all users, sorted by name."""
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
-        """Store a new user or, if `renews` is true, replace the secret of an existing user.
+        """Store a new user, or replace the secret of an existing user if `renews` is true.
 
-        Return the offset that must be durable before the answer is sent. Raise `UserExists` if the name of a
-        new user is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if the name
-        is illegal or the limit of users is reached.
+        Return the offset that must be durable before the response is sent. Raise `UserExists` if a new user
+        has the name of an existing user, `UserNotFound` if the user to be changed does not exist, or
+        `ClientMistake` if the name is illegal or the maximum number of users has been reached.
         """
         check_user_name(name)
         if renews:
@@ -99,9 +102,9 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user with all rules and tokens of the user.
+        """Remove a user and all of the user's rules and tokens.
 
-        Return the offset that must be durable before the answer is sent, or raise `UserNotFound`.
+        Return the offset that must be durable before the response is sent, or raise `UserNotFound`.
         """
         self.check_user_exists(name)
         durable_at = self._append(UserRemoved(name), now_ms)
@@ -110,10 +113,10 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules, and return the offset that must be durable before the answer is sent.
+        """Store rules, and return the offset that must be durable before the response is sent.
 
-        Raise `UserNotFound` if a user does not exist, or `ClientMistake` if a rule is illegal or a user would
-        have too many rules.
+        Raise `UserNotFound` if the user of a rule does not exist, or `ClientMistake` if a rule is illegal or
+        a user would have too many rules.
         """
         for rule in rules:
             self.check_user_exists(rule.user)
@@ -125,9 +128,9 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove the stored rules that have the same keys as `rules`.
+        """Remove the rules that have the same keys as the given rules.
 
-        Return the offset that must be durable before the answer is sent, or raise `RuleNotFound`.
+        Return the offset that must be durable before the response is sent, or raise `RuleNotFound`.
         """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
@@ -135,12 +138,12 @@ class Access:
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, oldest first, or of all users in the order of their names."""
+        """Return the tokens of a user, oldest first, or the tokens of all users, sorted by user name."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def find_token(self, text: str, now_ms: int) -> Token:
-        """Return the token with this text.
+        """Return the stored token for the given token text.
 
         Raise `Unauthorized` if the token is unknown, revoked, or expired.
         """
@@ -155,7 +158,7 @@ class Access:
         return token
 
     def check_token(self, token: Token, now_ms: int) -> None:
-        """Raise `Unauthorized` if a token has been revoked or has expired."""
+        """Raise `Unauthorized` if the token has been revoked or has expired."""
         another = f"Make another: tidewheel auth token add {token.user}"
         if self._tokens.get(token.id) != token:
             raise Unauthorized(f"Token {token.id} of {token.user!r} was revoked. {another}")
@@ -163,10 +166,11 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token of a user, with the lifetime `kept_ms` or, if `kept_ms` is None, without expiry.
+        """Store a token with a lifetime of `kept_ms`, or without an expiration time if `kept_ms` is None.
 
-        Return the offset that must be durable before the answer is sent. Raise `UserNotFound` if the user
-        does not exist, or `ClientMistake` if the limit of tokens is reached or the id of the token is in use.
+        Return the offset that must be durable before the response is sent. Raise `UserNotFound` if the user
+        does not exist, or `ClientMistake` if the maximum number of tokens has been reached or the token id is
+        already in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -186,7 +190,7 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Remove a token, and return the offset that must be durable before the answer is sent.
+        """Revoke a token, and return the offset that must be durable before the response is sent.
 
         Raise `TokenNotFound` if the token does not exist.
         """
@@ -199,7 +203,7 @@ class Access:
         return durable_at
 
     def apply(self, fact: OfRights, stamp: Stamp) -> None:
-        """Apply a change of users, rules, or tokens."""
+        """Apply a change to users, rules, or tokens."""
         match fact:
             case UserSet():
                 self._users[fact.name] = User(*fact)
@@ -221,7 +225,7 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: all users, rules, and tokens."""
+        """Return all users, rules, and tokens for inclusion in a snapshot."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
@@ -229,7 +233,7 @@ class Access:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the users, rules, and tokens from a snapshot."""
         for name, sealed, made_ms in frozen["users"]:
             self._users[name] = User(name, sealed, made_ms)
         for stored in frozen["rules"]:
@@ -249,7 +253,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove all tokens of a user or, if `at_ms` is given, only those that have expired at that time."""
+        """Remove all tokens of a user, or only the tokens that have expired at `at_ms` if it is given."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)
@@ -258,7 +262,7 @@ class Access:
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def check_user_exists(self, name: str) -> None:
-        """Raise `UserNotFound` unless the user exists."""
+        """Raise `UserNotFound` if the user does not exist."""
         if name not in self._users:
             raise UserNotFound(f"There is no {name[:100]!r}. Add it: tidewheel auth user add NAME")
 

@@ -1,4 +1,4 @@
-"""Drafts, the arguments of `Store.append`, and `Appended`, its result.
+"""The arguments of `Store.append`, which are called drafts, and its result, `Appended`.
 
     draft        contents                               encoder
     Record       any record; `facts_of` reads its facts `commitlog.record.encode`
@@ -7,11 +7,11 @@
                  the facts that its sender passes       of it is parsed again to apply or index it
     Copies       encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
 
-`Store.append` converts each draft into an `Appended`, with the offset and the time of the record, its facts,
-and its index keys. Recovery and followers build an `Appended` from each record that they read
+`Store.append` converts each draft to an `Appended`, which contains the offset and store time of the record,
+its facts, and its index keys. Recovery and followers create an `Appended` from each record that they read
 (`appended_of`).
 
-Cost: each send creates a draft and an `Appended`, both tuples, in 0.4 us.
+Cost: each send creates a draft and an `Appended`, both of which are tuples, in 0.4 us.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tidewheel import property_names
 
 
 class NewMessage(NamedTuple):
-    """A message to store under `topic` with the encoded properties `stored`, and the facts of the message.
+    """A message to be stored in the topic `topic`, with its encoded properties `stored` and its facts.
 
-    If `half_offset` is given, the message commits the half message at that offset. `id_digest` is the digest
-    of the message id, or empty if the caller has not computed the digest.
+    If `half_offset` is not None, the message commits the half message at that log offset. `id_digest` is the
+    digest of the message id, or an empty string if the digest has not been computed yet.
     """
 
     message: Message
@@ -48,7 +48,7 @@ class NewMessage(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A record whose facts were applied before the append (`services.broker.groups.open_records`)."""
+    """A record whose facts have already been applied (`services.broker.groups.open_records`)."""
 
     record: Record
 
@@ -57,7 +57,7 @@ Draft = Record | Decided | NewMessage | Copies
 
 
 class Appended(NamedTuple):
-    """An appended record, or all records of a run of copies.
+    """An appended record, or all records of a batch of copies.
 
     offset, end_offset   its log offset, and the log offset after it (bytes)
     queue_offset         its offset in its queue, or 0 without a queue
@@ -85,7 +85,7 @@ class Appended(NamedTuple):
     names: Collection[str] = ()
 
     def topics(self) -> Iterator[str]:
-        """Yield the topics for which the appended records contain messages."""
+        """Yield the topics in which the appended records contain messages."""
         if self.queue is not None:
             yield self.queue[0]
         for fact in self.facts:
@@ -94,7 +94,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return the `Appended` of a record that is already in the log."""
+    """Return the `Appended` for a record that is already in the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

@@ -1,9 +1,9 @@
-"""Encoded records that are appended in batches, to deliver many timers that are due together.
+"""Batches of encoded records, which are appended when many timers are due at the same time.
 
-A copy is a record in its stored form, except for the fields that `commitlog.bulk` stamps. Columns hold the
-contents of the records in addition to the bytes: the queue, the tag, the hashes of the names, and the offset
-and the due time of the timer. Therefore a run of copies has a single fact with columns, `TimersDelivered`,
-instead of one `TimerEnded` for each record.
+A copy is a record in stored form, except for the fields that are set by `commitlog.bulk`. In addition to the
+encoded bytes, the columns contain the queue, the tag, and the name hashes of each record, and the offset and
+due time of the timer. As a result, a batch of copies has a single columnar fact, `TimersDelivered`, instead
+of one `TimerEnded` per record.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""The padding in `name_hashes` for records with fewer names than columns."""
+"""The padding in `name_hashes` for records with fewer names than there are columns."""
 
 
 class ByQueue(NamedTuple):
-    """Record numbers by queue: queue `codes[n]` has the ascending `places[begins[n]:begins[n + 1]]`."""
+    """Row numbers grouped by queue.
+
+    The rows of queue `codes[n]` are `places[begins[n]:begins[n + 1]]`, in ascending order.
+    """
 
     codes: list[int]
     places: Integers
@@ -32,9 +35,9 @@ class ByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """Contiguous encoded records in `content`, with their sizes in bytes, their queues, and their timers.
+    """Contiguous encoded records, with their sizes in bytes, their queues, and their timers.
 
-    Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to queue
+    Each column contains one row per record. The record in row n has `record_bytes[n]` bytes, belongs to queue
     `queues[queue[n]]`, and is the delivery of the timer at log offset `ended[n]`.
     """
 
@@ -44,7 +47,7 @@ class Copies:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """The name hashes of each record for the key index, padded with `NO_HASH`, in shape (records, names)."""
+    """The name hashes of each record for the key index, in shape (records, names), padded with `NO_HASH`."""
     due_ms: Integers
     """The due times of the timers, in ms since 1970."""
     ended: Integers
@@ -59,18 +62,18 @@ class Copies:
         return len(self.record_bytes)
 
     def list_used_queues(self) -> list[tuple[str, int]]:
-        """Return the queues that have at least one of these records."""
+        """Return the queues to which at least one of the records belongs."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
     def group_by_queue(self) -> ByQueue:
-        """Return the records grouped by queue."""
+        """Return the row numbers of the records, grouped by queue."""
         places = np.argsort(self.queue, kind="stable")
         codes = self.queue[places]
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> Copies:
-        """Return the records in the rows from `first` up to but excluding `end`."""
+        """Return the records with row numbers from `first` up to, but not including, `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -88,7 +91,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact of a run of copies in one segment: the store time, and the log and queue offsets."""
+    """The fact for a batch of copies in a segment, with the store time and the log and queue offsets."""
 
     copies: Copies
     physical_offsets: Integers
@@ -113,7 +116,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return the hash and the physical offset of every name as two columns of u64, in log order."""
+        """Return the hashes and log offsets of all names as two columns of u64 values, in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

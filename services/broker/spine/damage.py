@@ -1,28 +1,29 @@
-"""The list of damage found by any reader since startup, for the log, the metric, /readyz, and the views.
+"""The list of store damage found since startup, used for the log, metrics, /readyz, and views.
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> places (bounded, once each) --> listeners (the shell)
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is reported where bytes are read, not where an error is caught, so a caller may catch `StoreDamaged`
-   or skip a record without losing the report. Within `services/broker`, only the functions in the drawing
-   read the log, an index, or a partition. The test tests/unit/services/broker/spine/test_damage.py verifies
-   this rule by reading the source.
-2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
-   result of a repair replaces the entry of the damaged file and is reported again (`report_repair`).
-3. A gap in a queue is reported unless it is explained by known damage to the log that follows the entry
-   before the gap. Without the report the loss would go unnoticed, because a later recovery reads the log only
-   from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
-   before the gap counts as the explanation. A search by tags stops at a gap, because the lost message may
-   have had any tag. A group skips a gap only in `Groups.skip_gap`, which reports the gap.
-4. The list of damage contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further
-   unreadable records only increment `unreadable_records`.
+1. Damage is reported when bytes are read rather than when an error is handled, so that a caller can catch
+   `StoreDamaged` or skip a record without losing the report. Within `services/broker`, the log, indexes, and
+   partitions are read only by the functions in the diagram. The test
+   tests/unit/services/broker/spine/test_damage.py verifies this rule by parsing the source code.
+2. Each damaged place is counted only once; files are identified by part and path, and log records by offset.
+   When a damaged file has been repaired, its entry is replaced with the result of the repair, which is also
+   reported (`report_repair`).
+3. A gap in a queue is reported, unless it is explained by known damage to the log after the entry that
+   precedes the gap. If the gap were not reported, the loss would go unnoticed, because consumer groups skip
+   the lost message, and later recoveries read the log only from a newer snapshot on. A gap at the beginning
+   of a queue is explained by any known damage before the gap. A search by tag stops at a gap, because the tag
+   of the lost message is unknown. Consumer groups skip gaps only in `Groups.skip_gap`, which reports the gap.
+4. The list contains at most DAMAGE_KEPT_MAX damaged places, and one entry that indicates an overflow. After
+   an overflow, unreadable records are only counted in `unreadable_records`.
 
-A listener receives all known entries first, and then each new entry during the call that finds the damage.
-The list of damage has no cost while the store has no damage. Weak spot: damage found by worker threads
-(checkpoints, background checks, and `explain`) is reported only when the event loop receives the result of
-the worker.
+A listener is first called for all known entries, and then for each new entry as soon as the damage is found.
+The list does not cause any cost as long as the store is undamaged. Weak spot: damage that is found by a
+worker thread (in a checkpoint, background check, or `explain`) is reported only when the result of the worker
+is passed to the event loop.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ _FULL: Final = Damaged(
 
 
 class DamageList:
-    """The damaged places of a store, in the order of their discovery."""
+    """The damaged places of a store in the order in which they were found."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
-        """The end offsets of known damage to the log, in ascending order."""
+        """The end offsets of known damaged ranges of the log, in ascending order."""
         self.unreadable_records = 0
-        """The number of reads that have found a damaged record."""
+        """The number of reads that found a damaged record."""
 
     def __iter__(self) -> Iterator[Damaged]:
         return iter(self._places.values())
@@ -67,23 +68,26 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each damaged place that is known, and for each place found later."""
+        """Call `listener` for each known damaged place, and for each damaged place that is found later."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def report(self, found: Damaged, place: Hashable = None) -> None:
-        """Report damage unless its place is already known. The default of `place` is `found` itself."""
+        """Report damage, unless its place is already known.
+
+        If `place` is not given, `found` itself identifies the place.
+        """
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def report_repair(self, found: Damaged) -> None:
-        """Replace the entry of a damaged file with the result of the repair, and report the result."""
+        """Replace the entry for a damaged file with the result of its repair, and report the result."""
         self._put((found.part, found.path), found)
 
     def report_record(self, physical_offset: int, error: StoreDamaged) -> None:
-        """Report the unreadable record at a log offset, unless retention has deleted the record."""
+        """Report an unreadable record at a log offset, unless the record has been deleted by retention."""
         log = self._log
         if physical_offset in log.keep:
             part, path = "keep", log.keep.file_of(physical_offset)
@@ -104,11 +108,11 @@ class DamageList:
             self._known_ends.insert(at, one.end_offset)
 
     def has_damage_between(self, behind: int, until: int) -> bool:
-        """Return whether known damage to the log ends after the offset `behind` and at or before `until`."""
+        """Return whether a known damaged range of the log ends after `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def report_queue_gap(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Report a gap in a queue that was caused by damage to the log before `physical_offset`."""
+        """Report a gap in a queue that was caused by log damage before `physical_offset`."""
         if physical_offset <= self._log.first_offset:
             return
         what = (
@@ -119,11 +123,11 @@ class DamageList:
         self.report(found, ("gap", topic, queue_id, physical_offset))
 
     def report_file(self, part: str, path: str, what: str) -> None:
-        """Report a damaged file, once for the whole file."""
+        """Report a damaged file, unless the file has already been reported."""
         self.report(Damaged(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
-        """Report damaged bytes of a timer file, before a repair replaces the report (`report_repair`)."""
+        """Report damaged bytes in a timer file; the report is replaced after a repair (`report_repair`)."""
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:

@@ -1,4 +1,4 @@
-"""Errors of the broker's core: client mistakes, missing objects, state conflicts, and exhausted resources."""
+"""Errors of the broker's core, such as client mistakes, missing objects, and exhausted resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InvalidRecallHandle(ClientMistake):
 
 
 class IllegalSchedule(ClientMistake):
-    """The schedule cannot be kept."""
+    """The schedule is illegal."""
 
     code = "TW-149"
 
@@ -91,7 +91,7 @@ class TokenNotFound(NotFound):
 
 
 class TimerUnknown(NotFound):
-    """A strict verb names a timer that was never set or whose history has expired."""
+    """A strict timer operation refers to a timer that was never set or whose history has expired."""
 
     code = "TW-159"
 
@@ -103,13 +103,13 @@ class TimerEnded(RefusedByState):
 
 
 class TopicExists(RefusedByState):
-    """The topic exists with other settings."""
+    """The topic already exists with different settings."""
 
     code = "TW-163"
 
 
 class TopicInUse(RefusedByState):
-    """The change of the topic would lose or reorder messages."""
+    """The change to the topic would lose or reorder messages."""
 
     code = "TW-168"
 
@@ -121,13 +121,13 @@ class HoldConflict(RefusedByState):
 
 
 class KeyPending(RefusedByState):
-    """A pending timer already has this key."""
+    """There is already a pending timer with this key."""
 
     code = "TW-165"
 
 
 class GroupExists(RefusedByState):
-    """The consumer group already receives the topic."""
+    """The consumer group already receives messages from the topic."""
 
     code = "TW-166"
 
@@ -139,31 +139,31 @@ class UserExists(RefusedByState):
 
 
 class DiskFull(Busy):
-    """The disk is nearly full, so new messages are refused."""
+    """New messages are refused because the disk is almost full."""
 
     code, is_own = "TW-172", True
 
 
 class TooManyTimers(Busy):
-    """The topic has the maximum number of pending delayed messages."""
+    """The topic has reached the maximum number of pending delayed messages."""
 
     code = "TW-173"
 
 
 class TooManyRequests(Busy):
-    """The group has the maximum number of messages in flight."""
+    """The consumer group has reached the maximum number of messages in flight."""
 
     code = "TW-174"
 
 
 class TooManyTopics(Busy):
-    """The broker has the maximum number of topics."""
+    """The broker has reached the maximum number of topics."""
 
     code = "TW-227"
 
 
 class TooManyGroups(Busy):
-    """The broker has the maximum number of consumer groups or of topics received by groups."""
+    """The broker has reached the maximum number of consumer groups or of topics received by them."""
 
     code = "TW-228"
 
@@ -175,18 +175,18 @@ class TooManyFilters(Busy):
 
 
 class TooManyHalves(Busy):
-    """The broker has the maximum number of open half messages."""
+    """The broker has reached the maximum number of open and expired half messages."""
 
     code = "TW-229"
 
 
 class TooManyLiteTopics(Busy):
-    """The topic has the maximum number of lite topics."""
+    """The topic has reached the maximum number of lite topics."""
 
     code = "TW-176"
 
 
 class TooManyLiteSubscriptions(Busy):
-    """The client has the maximum number of lite topic subscriptions."""
+    """The client has reached the maximum number of lite topic subscriptions."""
 
     code = "TW-177"

@@ -1,7 +1,7 @@
-"""Look-ups of messages by key or message id, with candidates from the index checked against the records.
+"""Lookup of messages by key or message id, with candidates from the index that are verified in the log.
 
-A look-up returns all records stored for a key. For a delayed message, the records are the timer and its
-delivery. For a message of a transaction, the records are the half message and its commit.
+A lookup returns all records that have the given key. For a delayed message, these records are the timer and
+its delivery. For a transactional message, these records are the half message and its commit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from services.broker.spine.values import Delivery
 
 
 class FoundMessages(NamedTuple):
-    """The messages found. `is_cut` is true if further matches were omitted because of their size."""
+    """The messages that were found.
+
+    `is_cut` is true if further matches were omitted because of the total size of the messages.
+    """
 
     messages: list[Delivery]
     is_cut: bool
 
 
 class Finding:
-    """Read access to messages by name or position, without leases."""
+    """Read access to messages by key, message id, or queue offset, without leases."""
 
     def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
+        """Return up to `count_max` durable messages of a topic with a given key or id, newest first.
 
-        Fewer messages are returned if they are large, and damaged records are omitted. Raise `StoreDamaged`
-        if the index is damaged.
+        Fewer messages are returned if the messages are large, and damaged records are omitted. Raise
+        `StoreDamaged` if the index is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -53,18 +56,21 @@ class Finding:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages of a queue from an offset on, or raise `TopicNotFound`."""
+        """Return up to `count` messages from a queue, starting at an offset, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return messages of several queues in log order, beginning at the {queue id: offset} in `places`."""
+        """Return messages from several queues in log order, or raise `TopicNotFound`.
+
+        `places` maps each queue id to the first offset to be read.
+        """
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return (log offset, queue offset) of the last `count` entries of a queue, oldest first."""
+        """Return the (log offset, queue offset) of the last `count` entries of a queue, oldest first."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
@@ -74,18 +80,21 @@ class Finding:
         return found
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first and the next queue offset of a queue, or raise `TopicNotFound`."""
+        """Return the first offset and the end offset of a queue, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after `store_ms` (ms since 1970), or the queue's end."""
+        """Return the first queue offset stored at or after `store_ms`, or the end offset of the queue.
+
+        `store_ms` is in milliseconds since 1970.
+        """
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the verdict stored on a message with a timer verb, or "" for a message without a verb."""
+        """Return the result of the timer operation in a message, or "" if there is no timer operation."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 

@@ -1,30 +1,31 @@
-"""Elapsed time, the time base of leases: the broker's time without the steps of the system clock.
+"""Elapsed time, which is the broker's time without steps of the system clock and is used for leases.
 
     broker's time   10:00:00   10:00:10 | set an hour forward | 11:00:10   11:00:20
     elapsed         10:00:00   10:00:10 |                     | 10:00:10   10:00:20
 
-A consumer measures a lease with its own clock, which is not affected by steps of the broker's system clock.
-Therefore `Lease.visible_ms`, `Lease.renewed_until_ms`, and the timers that end leases
-(`services.broker.spine.scheduler`) use elapsed time while a core runs. Times other than lease ends are in the
-broker's time, including `leased_ms`, which is part of the receipt handle, and the times in answers and
+A consumer measures the duration of a lease with its own clock, which is not affected by steps of the broker's
+system clock. For this reason, `Lease.visible_ms`, `Lease.renewed_until_ms`, and the lease timers
+(`services.broker.spine.scheduler`) use elapsed time while a core is in use. All other times are in the
+broker's time, including `leased_ms`, which is part of the receipt handle, and the times in responses and
 records.
 
 Rules:
-- The core reads no clock. The shell compares the system clock with a monotonic clock at each call, and
-  reports a step before the call (`Broker.clock_jumped`, `services.live.clock`).
-- No steps are known at startup, so elapsed time begins at the broker's time. Recovery reads the lease ends in
-  records as elapsed time, so the remaining time after a restart depends on the system clock
-  (`Leases.restore`).
+- The core does not read a clock. Instead, the server compares the system clock with a monotonic clock before
+  each call, and reports clock steps to the core (`Broker.clock_jumped`, `services.live.clock`).
+- Clock steps before startup are unknown, so elapsed time is equal to the broker's time at startup. Recovery
+  treats the lease ends in records as elapsed time, and the remaining time of a lease after a restart
+  therefore depends on the system clock (`Leases.restore`).
 
-Weak spot: a lease record contains the end of the lease in the broker's time at the time of writing. If the
-clock is set after the record was written and the broker then restarts, the step counts as elapsed time.
+Weak spot: a lease record contains the end of the lease in the broker's time when the record was written. If
+the clock is set after the record has been written and the broker is then restarted, the clock step is treated
+as elapsed time.
 """
 
 from __future__ import annotations
 
 
 class LeaseClock:
-    """The sum of the clock's steps since startup, in ms, or a negative sum if the clock was set back."""
+    """The sum of the clock steps since startup, in ms, which is negative if the clock was set back."""
 
     def __init__(self) -> None:
         self._steps_ms = 0
@@ -34,9 +35,9 @@ class LeaseClock:
         self._steps_ms += by_ms
 
     def to_elapsed_time(self, now_ms: int) -> int:
-        """Convert a time of the broker's clock to elapsed time, in ms."""
+        """Convert a time of the broker's clock to elapsed time in ms."""
         return now_ms - self._steps_ms
 
     def to_broker_time(self, elapsed_ms: int) -> int:
-        """Convert an elapsed time to the broker's time, in ms since 1970, for answers and records."""
+        """Convert an elapsed time to the broker's time in ms since 1970, for responses and records."""
         return elapsed_ms + self._steps_ms

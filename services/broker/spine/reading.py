@@ -1,9 +1,9 @@
-"""Read messages from the log through their queues, skipping damaged and deleted messages.
+"""Reading of messages from the log by queue position, skipping damaged and deleted messages.
 
-The first read from a queue file reads the whole file. A read from several queues at once reads queue files of
-up to `QUEUE_FILES_COMPARED_BYTES` in total, but at least one file. The next call reads the remaining files
-(`ArrivedMessages.is_unfinished`). Each queue file is read in full only once, so repeated calls complete the
-read.
+The first time that an entry of a queue file is read, the entire file is read and verified. A call that reads
+from several queues reads at least one queue file, and no further files after `QUEUE_FILES_COMPARED_BYTES`
+bytes. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`). Because each
+queue file is read in full only once, the read is complete after a number of repeated calls.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""The maximum ratio of bytes read to bytes requested, for one read in place of several."""
+"""The maximum ratio of bytes read to bytes requested when several records are read together."""
 
 
 _QueuedEntry = tuple[Entry, int, ConsumeQueue]
-"""A queue entry, the queue offset of the entry, and the queue."""
+"""A queue entry, its queue offset, and the queue that contains it."""
 _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
-    """The messages read. `is_unfinished` is true if another call must read further queue files."""
+    """The messages that were read.
+
+    `is_unfinished` is true if the call must be repeated to read further queue files.
+    """
 
     messages: list[Delivery]
     is_unfinished: bool
 
 
 class _ReadLimitError(Exception):
-    """The limit of queue file bytes that one call may read has been reached."""
+    """The limit on queue file bytes that a single call may read has been reached."""
 
 
 class _FileReadBudget:
-    """The number of bytes in the queue files that one call has read in full."""
+    """The total size of the queue files that a call has read in full."""
 
     def __init__(self) -> None:
         self._read_bytes = 0
         self.is_exhausted = False
 
     def reserve_file(self, whole_bytes: int) -> None:
-        """Count a file before the file is read, or raise `_ReadLimitError` if the limit would be exceeded."""
+        """Count a file before it is read, or raise `_ReadLimitError` if the limit would be exceeded."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.is_exhausted = True
             raise _ReadLimitError
@@ -70,9 +73,9 @@ class Reading:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record of a queue entry, or None for a gap, a deleted record, or a damaged record.
+        """Return the record for a queue entry, or None for a gap or for a deleted or damaged record.
 
-        Damage to the record is reported, as is the damage that has caused a gap.
+        Damage to the record, or the damage that caused the gap, is reported.
         """
         if entry.record_bytes == 0:
             self._store.report_gap(queue, queue_offset, entry)
@@ -85,14 +88,14 @@ class Reading:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after a queue entry or, if the entry belongs to a gap, after the gap."""
+        """Return the queue offset after a queue entry, or after the gap to which the entry belongs."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of the first entries at once, up to the first record that is too far away.
+        """Read the records of the first entries together, stopping at the first record that is too far away.
 
-        The entries are in log order. Return {log offset: record}, with None for records that must be read
-        with `record`.
+        The entries must be in log order. Return a dictionary that maps log offsets to records, or to None if
+        the record must be read with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -105,13 +108,16 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the readable messages at `count` queue offsets, or fewer messages if they are large."""
+        """Return the readable messages at `count` queue offsets, or fewer if the messages are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
+        """Return up to `count` messages from several queues, starting at the offsets in `places`.
+
+        The messages are returned in log order.
+        """
         reads = _FileReadBudget()
         queues = [
             self._iterate_entries(topic, queue_id, offset, reads) for queue_id, offset in places.items()
@@ -122,9 +128,9 @@ class Reading:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`, or the end of the queue.
 
-        Store times never decrease, so a binary search over the entries finds the offset, with one record read
-        per probe. Probes do not verify the CRC of the queue file, so the result and the entry before it are
-        verified.
+        The offset is found by a binary search with one record read per probe, because store times never
+        decrease. The probes do not verify the CRC of the queue file, so the result and the preceding entry
+        are verified afterwards.
         """
         queue = self._store.dispatch.look(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -144,7 +150,7 @@ class Reading:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message at or above `queue_offset`, if any."""
+        """Return the store time of the first readable message at or above `queue_offset`, or None."""
         queue = self._store.dispatch.look(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -156,7 +162,7 @@ class Reading:
     def _iterate_entries(
         self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
     ) -> Iterator[_QueuedEntry]:
-        """Yield (entry, queue offset, queue) in the order of the queue, or raise `_ReadLimitError`."""
+        """Yield (entry, queue offset, queue) in queue order, or raise `_ReadLimitError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -179,13 +185,16 @@ class Reading:
 
 
 def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
-    """Yield entries until the limit of queue file bytes that one call may read is reached."""
+    """Yield entries until the limit on queue file bytes that a single call may read is reached."""
     with suppress(_ReadLimitError):
         yield from found
 
 
 def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield the first messages with up to `bytes_max` bytes of bodies in total, but at least one."""
+    """Yield messages until the total size of the bodies exceeds `bytes_max`.
+
+    At least one message is always included.
+    """
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -195,7 +204,10 @@ def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]
 
 
 def to_readable_record(record: Record) -> Record:
-    """Return a record whose body clients can read, decompressed if needed, or raise `LibraryMissing`."""
+    """Return a record with a body that clients can read, or raise `LibraryMissing`.
+
+    The body is decompressed if necessary.
+    """
     if not record.sys_flag & COMPRESSED:
         return record
     body, is_gzip = for_client(record.body, record.sys_flag)
@@ -203,5 +215,5 @@ def to_readable_record(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of a delivered body or, if larger, of the data that was decompressed."""
+    """Return the size of the delivered body, or the size of the decompressed data if it is larger."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

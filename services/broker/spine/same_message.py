@@ -1,25 +1,26 @@
-"""The comparison of a stored record with a message, by which repeated sends are suppressed.
+"""Comparison of a message with a stored record, in order to detect repeated sends.
 
-The meanings are compared, not the bytes: topic, body and compression, and the properties as dictionaries (the
-user's properties, id, tag, keys and their lengths, message group, priority, and lite topic). The bytes of
-equal messages may differ, because protobuf serializes a map in an order seeded per process, so the order of a
-client's properties changes with each restart and takeover.
+Two messages are compared by meaning rather than byte by byte: the topics, bodies, and compression flags must
+be equal, and so must the properties as dictionaries (including the user properties, id, tag, keys and key
+lengths, message group, priority, and lite topic). The bytes of equal messages may differ, because protobuf
+serializes a map in an order that depends on a per-process seed, and the order of the properties therefore
+changes with each restart or takeover.
 
 Rules
-1. The dictionaries of both sides must be equal. A message with a subset of the properties is a different
-   message. A property with an empty value is never stored (`properties.encode_message`), so it equals an
-   absent property.
-2. The broker's own properties (BROKERS_OWN), which timers, half messages, moves, schedules, and verbs add to
-   a sent message, are removed from the record before the comparison. A client cannot set these properties,
-   because `validation` rejects them.
-3. OF_EACH_TRY, the properties that clients write again for each attempt to send, are removed from both sides.
-   These properties are trace contexts, and the end of a time span that began when the attempt arrived. Birth
-   and delivery times also differ between attempts, and are ignored.
-4. Records that the broker derives from a message (timer deliveries, commits, redriven dead letters, and runs
-   of schedules) do not count as attempts to send the message (`is_sent`).
+1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
+   message. Properties with an empty value are never stored (`properties.encode_message`), and are therefore
+   equal to absent properties.
+2. Properties that the broker adds to a sent message (BROKERS_OWN), such as those of timers, half messages,
+   moves, and schedules, are removed from the record before the comparison. Clients cannot set these
+   properties, because `validation` rejects them.
+3. Properties that clients set anew for each attempt to send (OF_EACH_TRY) are removed from both sides. These
+   properties are trace contexts and the end of a time span that starts when the attempt arrives. Birth times
+   and delivery times, which also differ between attempts, are ignored.
+4. Records that the broker derives from a message are not considered to be attempts to send the message
+   (`is_sent`): timer deliveries, commits, redriven dead letters, and runs of schedules.
 
-The cost is one comparison of bytes if the properties are in the same order, and otherwise about 2 us to parse
-both sides. A message with a new id is never compared.
+The comparison takes a single byte comparison if the properties are in the same order; otherwise, both sides
+are parsed, which takes about 2 us. A message with a new id is never compared with a record.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tidewheel import property_names
 OF_EACH_TRY: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""The properties that may differ between attempts to send, including two of W3C Trace Context."""
+"""The properties that may differ between attempts to send, including two properties of W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,
@@ -51,7 +52,7 @@ _ID: Final = property_names.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
     one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
-"""The names of the properties that only the broker may write."""
+"""The names of the properties that can be written only by the broker."""
 _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
     f"\x02{name}\x01".encode()
     for name in (
@@ -61,11 +62,11 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that mark a record created by the broker, stored after the message's own properties."""
+"""The properties that identify records created by the broker, stored after the properties of the message."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
-    """Return whether a record has the content of a message with the encoded properties `stored`."""
+    """Return whether a record has the same content as a message whose encoded properties are `stored`."""
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
@@ -75,7 +76,10 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a client's send wrote a record: a message, a timer, or a half message with an id."""
+    """Return whether a record was written by a client's send and has a message id.
+
+    Such a record is a message, a timer, or a half message.
+    """
     stored = record.properties
     return (
         record.type == TYPE_NORMAL

@@ -1,7 +1,7 @@
-"""The timing wheels for the broker's internal timers, separate from the wheel for delayed messages.
+"""The timing wheels for the broker's internal timers, which are separate from the wheel for delayed messages.
 
-The wheel for delayed messages is `timers.NearTimers`. An internal timer is an integer: its subject, shifted
-left by three bits, plus its purpose.
+Delayed messages use the timing wheel in `timers.NearTimers`. An internal timer is represented by an integer,
+which is the subject shifted left by three bits plus the purpose.
 
     purpose  subject
     CHECK    physical offset of a half message: check back with its producer
@@ -9,9 +9,8 @@ left by three bits, plus its purpose.
     HOUSE    0: check the free space on disk
     SCHEDULE number of a schedule: run or compute the next occurrence
 
-Times are in ms since 1970 by the broker's clock, except that the timers of leases use elapsed time
-(`lease_clock.py`). The wheels are not durable, and recovery sets the timers again from the tables of the
-core.
+Times are in milliseconds since 1970 according to the broker's clock, except that lease timers use elapsed
+time (`lease_clock.py`). The wheels are not durable, and the timers are set again during recovery.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ assert max(Purpose) <= _PURPOSE_MASK, "the purposes outgrow their bits"
 
 
 class Scheduler:
-    """Timers due after `now_ms`, in one wheel for leases and one wheel for all other timers.
+    """Internal timers, which are kept in one wheel for leases and one wheel for all other purposes.
 
-    The two wheels exist because a broker sets and removes thousands of leases while hundreds of thousands of
-    check-backs are pending. In a single wheel, Python rebuilt the dictionary of the check-backs after every
-    150,000 leases, which took 14 to 30 ms.
+    Two wheels are used because a broker sets and removes thousands of lease timers while hundreds of
+    thousands of check-backs are pending. With a single wheel, Python rebuilt the dictionary of check-backs
+    after every 150,000 leases, which took 14 to 30 ms.
     """
 
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
@@ -53,11 +52,11 @@ class Scheduler:
         self._lease_clock = lease_clock
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
-        """Set or move the timer of a subject."""
+        """Set the timer of a subject, or change its due time."""
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
-        """Set timers with the same due time for subjects that have no timer."""
+        """Set timers with the same due time for subjects that do not have a timer."""
         self._wheel(purpose).schedule_many(
             [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
         )
@@ -67,7 +66,7 @@ class Scheduler:
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
-        """Remove the timers of subjects."""
+        """Remove the timers of the given subjects."""
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
@@ -75,25 +74,28 @@ class Scheduler:
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def set_back(self, now_ms: int) -> None:
-        """Set the wheels back to `now_ms` if they are ahead of it, after the clock was set back.
+        """Set the wheels back to `now_ms` if they are ahead of `now_ms` because the clock was set back.
 
-        A wheel that is ahead of the clock would not fire new timers until the clock reached the old time
-        again. Elapsed time never decreases within one core, but the next core over the same store may begin
-        at a lower time.
+        A wheel that is ahead of the clock would not fire new timers until the clock had reached the time of
+        the wheel again. Elapsed time never decreases within a core, but may begin at a lower value when a new
+        core is created for the same store.
         """
         self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
         self._others = _set_wheel_back(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
-        """Remove and return up to `count_max` due timers, in due order, at most half of them for leases."""
+        """Remove and return up to `count_max` due timers, in order of their due times.
+
+        At most half of the returned timers are lease timers.
+        """
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
-        # The call to each wheel allows at least one timer, so that neither wheel can starve the other.
+        # At least one timer is allowed for each wheel, so that neither wheel can starve the other.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
         due.sort(key=itemgetter(0))
         return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` must be called next, or None if no timer is set."""
+        """Return the time at which `advance` must be called next, or None if no timers are set."""
         lease_ms = self._leases.next_due_ms()
         lease_ms = None if lease_ms is None else self._lease_clock.to_broker_time(lease_ms)
         return earlier(lease_ms, self._others.next_due_ms())
@@ -103,12 +105,12 @@ class Scheduler:
 
 
 def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the earlier of two times, where None means never."""
+    """Return the earlier of two times, where None means that there is no time."""
     if one_ms is None or other_ms is None:
         return other_ms if one_ms is None else one_ms
     return one_ms if one_ms <= other_ms else other_ms
 
 
 def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
-    """Return the wheel, set back to `now_ms` if the time of the wheel is later."""
+    """Return the wheel, which is set back to `now_ms` if the time of the wheel is later."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

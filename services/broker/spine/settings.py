@@ -1,4 +1,4 @@
-"""The settings of a broker's core."""
+"""The settings of the broker's core."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from txn.checkback import CheckBackPolicy
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerSettings:
-    """The settings of the core, with times in milliseconds and sizes in bytes.
+    """The settings of the broker's core, with times in milliseconds and sizes in bytes.
 
-    `segment_bytes` applies only to a new store. An existing store keeps its segment size.
+    `segment_bytes` takes effect only when a store is created. An existing store retains its segment size.
     """
 
     broker_name: str = "tidewheel"

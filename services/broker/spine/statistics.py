@@ -1,4 +1,4 @@
-"""The counters and gauges of the core, which are read-only for the protocol front ends."""
+"""The counters and gauges of the core, which the protocol front ends may only read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Building the array
 
 @dataclass(slots=True)
 class Lateness:
-    """A histogram of the delays from due time to store time of delayed messages (`LATENESS_BOUNDS_MS`).
+    """A histogram of the delays between the due times and the store times of delayed messages.
 
     If a timer was set after its due time, for example by the commit of a half message, the delay is measured
-    from the time at which the timer was set. `counts` has one bucket per bound, and one bucket for values
-    above the last bound.
+    from the time at which the timer was set. `counts` has one bucket for each of `LATENESS_BOUNDS_MS`, and
+    one bucket for values above the highest bound.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -33,23 +33,23 @@ class Lateness:
 
 @dataclass(slots=True)
 class TopicTraffic:
-    """The counters of messages of one topic since startup, and the round-robin counter of its queues.
+    """The message counters of a topic since startup, and the round-robin counter for its queues.
 
-    A send needs only one look-up for the message counters and the round-robin counter.
+    The counters are combined so that a send requires only one lookup.
     """
 
     messages: int = 0
     body_bytes: int = 0
     turn: int = 0
-    """The number of sends that were assigned a queue, including refused sends."""
+    """The number of sends for which a queue was chosen by round-robin, including refused sends."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since startup, with topics and groups as the only labels."""
+    """Counters since startup, for which topics and consumer groups are the only labels."""
 
     stored: dict[str, TopicTraffic] = field(default_factory=dict)
-    """The counters of stored messages, by topic."""
+    """The counters of stored messages, keyed by topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -60,26 +60,26 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of verbs carried by messages, by topic of the message and verdict."""
+    """The number of timer operations in messages, keyed by the topic of the message and the result."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """The number of messages stored with the id but not the content of a recent message of the topic."""
+    """The number of messages stored although a recent message with different content had the same id."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
 
     def topic_counters(self, topic: str) -> TopicTraffic:
-        """Return the mutable counters of a topic's stored messages."""
+        """Return the counters of stored messages for a topic, which the caller may increment."""
         return self.stored.get(topic) or self.stored.setdefault(topic, TopicTraffic())
 
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
-        """Count delayed deliveries by their lateness, given as an array of ms.
+        """Add delayed deliveries to the histograms, given the delays in ms as an array.
 
-        The deliveries from `begins[n]` up to but excluding `begins[n + 1]` belong to `topics[n]`. Each topic
-        has at least one delivery.
+        The deliveries with indexes from `begins[n]` up to, but not including, `begins[n + 1]` belong to
+        `topics[n]`. Each topic must have at least one delivery.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -94,7 +94,8 @@ class Statistics:
             one.sum_ms += sum_ms
             one.max_ms = max(one.max_ms, max_ms)
             one.early_count += early
-        # Topic and bucket are combined into one number, so that one call of `unique` counts all pairs.
+        # The topic and the bucket are combined into a single number, so that all pairs can be counted by one
+        # call of `unique`.
         numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
         pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
         found, counts = np.unique(pairs, return_counts=True)
@@ -104,7 +105,7 @@ class Statistics:
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """Current gauges, with sizes in bytes and `disk_used` as a fraction from 0 to 1."""
+    """The current gauge values, with sizes in bytes and `disk_used` as a fraction between 0 and 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]
@@ -118,7 +119,7 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     written_offset: int
-    """The log offset of the newest checkpoint, at which recovery begins to read the log."""
+    """The log offset of the newest checkpoint, where recovery would begin to read the log."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool

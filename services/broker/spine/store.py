@@ -1,23 +1,23 @@
-"""The log with its queues and its key index, through which the broker makes every change of state.
+"""The log with its queues and its key index, through which all state changes of the broker are made.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
-1. `append` stamps a draft with its offsets and its store time, adds its bytes to the next flush, and applies
-   the draft at once. Therefore the calling verb continues with the changed state before the flush. Store
-   times never decrease, even if the clock is set back.
-2. The `apply` methods of the broker's parts read only a fact and its stamp, and no clock, setting, or disk.
-   Therefore recovery and followers build the same tables from the facts of the same records. Recovery and
-   followers call `prepare_queue` with each record before `apply` (`Broker.take_in`).
-3. `flushed` returns the durable records in log order. The broker then publishes the records to the queues,
-   the key index, the timers, and the receivers.
+1. `append` assigns log and queue offsets and a store time to a draft, adds the encoded record to the next
+   flush, and applies the record immediately. The operation that appended the record therefore continues with
+   the changed state before the flush. Store times never decrease, even if the clock is set back.
+2. The `apply` methods of the parts depend only on a fact and its stamp, and not on a clock, a setting, or the
+   disk. For this reason, recovery and followers build the same tables from the same records. Recovery and
+   followers must call `prepare_queue` for each record before `apply` (`Broker.take_in`).
+3. `flushed` returns the records that have become durable, in log order. The broker then publishes these
+   records to the queues, the key index, the timers, and the receivers.
 
-An answer that depends on a record waits until the log is durable past the offset of the record.
+A response that depends on a record is sent only when the log is durable beyond the offset of the record.
 
-Each of the four kinds of drafts has an encoder that returns an `Appended`. Recovery builds an `Appended` from
-each record that it reads (`services.broker.spine.appended`).
+Each of the four types of drafts has an encoder, which returns an `Appended`. For recovery, an `Appended` is
+created from each record in the log (`services.broker.spine.appended`).
 
-Weak spot: appended records are applied before they are durable, and the changes cannot be undone. If a flush
-fails, the core is discarded, and the store is reopened.
+Weak spot: records are applied before they are durable, and changes to the state cannot be undone. If a flush
+fails, the core must be discarded and the store reopened.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
 _OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
-"""The facts that change offsets of groups, and are appended only after the groups' open records."""
+"""Facts that change group offsets; such facts are appended only after the open records of the groups."""
 _new: Final = tuple.__new__
-"""A function that creates a named tuple at a third of the cost of the tuple's constructor."""
+"""A function that creates a named tuple in a third of the time that the constructor takes."""
 
 
 class Store:
-    """The log, the queues, and the key index of one broker."""
+    """The log, the queues, and the key index of a broker."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
@@ -83,9 +83,12 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
-        """The recent message ids, or None in a store that accepts no messages."""
+        """The recent message ids, or None if the store does not accept messages."""
         self.may_begin_at = 0
-        """The highest legal first offset of the log. If the log begins later, segments are missing."""
+        """The highest valid first offset of the log.
+
+        If the first offset of the log is higher, segments are missing.
+        """
         self.apply_to_parts: Callable[[Appended], None] = _apply_nothing
         self.close_open_records: Callable[[], None] = _close_nothing
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
@@ -96,7 +99,9 @@ class Store:
         }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
-        """Return the durable record at a log offset and, if `is_alone` is true, read no bytes after it.
+        """Return the durable record at a log offset.
+
+        If `is_alone` is true, bytes after the record are not read.
 
         Report and raise `StoreDamaged` if the record is unreadable, or raise OSError if the disk fails.
         """
@@ -107,7 +112,10 @@ class Store:
             raise
 
     def read_appended(self, physical_offset: int) -> Record:
-        """Return the record at a log offset, durable or not, or raise the same errors as `read`."""
+        """Return the record at a log offset, which may not be durable yet.
+
+        Raise the same errors as `read`.
+        """
         try:
             return self.log.appended(physical_offset)
         except StoreDamaged as error:
@@ -115,9 +123,9 @@ class Store:
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
-        """Return the record of a queue entry, or raise `StoreDamaged` if the record is unreadable.
+        """Return the record to which a queue entry refers, or raise `StoreDamaged` if it is unreadable.
 
-        The error is reported as damage to the log, because the queue entry has passed its own check.
+        The error is reported as log damage, because the queue entry itself has been verified.
         """
         try:
             return self._read_entry_record(queue_offset, entry)
@@ -126,10 +134,10 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record of an entry in an unverified queue file, or None if the record is unreadable.
+        """Return the record for an entry in an unverified queue file, or None if it is unreadable.
 
-        No damage is reported, because the callers are searches that verify their results. Raise
-        `StoreDamaged` if the queue is damaged.
+        Damage is not reported, because this method is called only by searches that verify their results.
+        Raise `StoreDamaged` if the queue is damaged.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -139,7 +147,7 @@ class Store:
         return None
 
     def _read_entry_record(self, queue_offset: int, entry: Entry) -> Record:
-        """Return the record of a queue entry, or raise `StoreDamaged` if the entry is wrong or unreadable."""
+        """Return the record for a queue entry, or raise `StoreDamaged` if the entry or record is invalid."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -149,9 +157,9 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of durable records that may have a key or message id (see `KeyIndex.offsets`).
+        """Yield the offsets of durable records that may have the given key or message id.
 
-        Report and raise `StoreDamaged` if the index is unreadable.
+        Report and raise `StoreDamaged` if the index is unreadable. See `KeyIndex.offsets`.
         """
         try:
             yield from self.keys.offsets(topic, name, first_offset)
@@ -160,13 +168,13 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report the records that a search in another thread could not read and `read` cannot read either."""
+        """Report the records that a search in another thread could not read if they are still unreadable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def report_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Report a gap in a queue in place of a message, except RocketMQ's own gaps in an imported log."""
+        """Report a gap in a queue, except for gaps that RocketMQ left in an imported log."""
         place, has_damage_between = entry.physical_offset, self.damage.has_damage_between
         if place < self._imported_until:
             return
@@ -177,32 +185,35 @@ class Store:
             self.damage.report_queue_gap(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after a gap or, in an imported log, after all or part of the gap."""
+        """Return the queue offset after a gap.
+
+        In an imported log, the result may be an offset within the gap.
+        """
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
         # In an imported log, the record after the gap may be an inner batch.
         return queue.gap_end(queue_offset)
 
     def report_key_index(self, what: str) -> None:
-        """Report damage to the key index, all files of which the next startup rebuilds."""
+        """Report damage to the key index, which is rebuilt completely at the next startup."""
         self.damage.report(Damaged("index", "", what), "index")
 
     @property
     def is_behind(self) -> bool:
-        """Whether unflushed bytes exceed the limit for internal appends."""
+        """Whether the number of unflushed bytes exceeds the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Draft, now_ms: int) -> Appended:
-        """Stamp and encode a draft, add it to the next flush, and apply its facts to every part.
+        """Stamp and encode a draft, add it to the next flush, and apply its facts to all parts.
 
-        An answer that depends on the record must wait until the log is durable up to `end_offset`. If the
-        draft is a run of copies, only the first copies that fit into the current segment are appended.
+        A response that depends on the record must not be sent before the log is durable up to `end_offset`.
+        If the draft is a batch of copies, only the copies that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        # A new message without facts changes no part, because its topic exists.
+        # A new message without facts does not change any part, because its topic already exists.
         if appended.facts or type(new) is not NewMessage:
             self.apply_to_parts(appended)
         return appended
@@ -230,8 +241,8 @@ class Store:
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
         sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
-        # If the segment has no room, the record begins the next segment and is encoded again, because it
-        # contains its own offset.
+        # If the record does not fit into the segment, it is encoded again for the next segment, because each
+        # record contains its own offset.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -258,7 +269,7 @@ class Store:
         return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
 
     def apply(self, appended: Appended) -> None:
-        """Update the next offset of the queue, the last store time, the segment's age, and the recent ids."""
+        """Update the next queue offset, the last store time, the age of the segment, and the recent ids."""
         offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
         if store_ms > self.last_store_ms:
             self.last_store_ms = store_ms
@@ -272,14 +283,14 @@ class Store:
         if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
                 ids.flush_newest()
-            ids.newest[id_digest] = offset  # `RecentIds.put` is inlined.
+            ids.newest[id_digest] = offset  # This is `RecentIds.put`, inlined.
 
     def prepare_queue(self, record: Record) -> None:
-        """Begin a queue with a gap if damage to the log has destroyed the first records of the queue.
+        """Begin a queue with a gap if the first records of the queue have been destroyed by log damage.
 
-        Recovery and followers call `prepare_queue` with each record, before `apply`. Every queue offset is
-        assigned once, and no offset is skipped. In an imported log, a record replaces the queue entries from
-        its queue offset on.
+        Recovery and followers must call `prepare_queue` for each record before `apply`. Queue offsets are
+        assigned exactly once and without gaps. In an imported log, a record replaces all queue entries at or
+        above its queue offset.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -287,7 +298,7 @@ class Store:
         self.dispatch.give_way(record)
 
     def reserve_offsets(self, run: TimersDelivered) -> None:
-        """Update the next queue offsets after a run of records."""
+        """Update the next queue offsets after a batch of timer deliveries."""
         codes, places, begins = run.copies.group_by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
@@ -295,7 +306,7 @@ class Store:
 
     @property
     def applied(self) -> AppliedLimits:
-        """The limits that `apply` reads."""
+        """The limits that are in effect when records are applied."""
         return applied_limits.BY_VERSION[self._limits_row]
 
     @property
@@ -308,7 +319,7 @@ class Store:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, with the next offset of each queue and the ages of segments."""
+        """Return the state for a snapshot, including the next queue offsets and the ages of the segments."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -321,7 +332,7 @@ class Store:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from a snapshot."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.times.thaw(frozen["times"])
@@ -332,33 +343,33 @@ class Store:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
-        """Return every segment, oldest first, with the store time of its newest record."""
+        """Return all segments, oldest first, with the store time of the newest record in each segment."""
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut_log(self, first_offset: int) -> None:
-        """Move the beginning of the log to `first_offset`, below which no record is read afterwards."""
+        """Set the first offset of the log; records below this offset are no longer read."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def reserve_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Reserve the queue offset of a record, even if damage has destroyed that record."""
+        """Reserve the queue offset of a record, even if the record itself has been destroyed by damage."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
     def unflushed(self) -> Iterator[Appended]:
-        """Yield the appended records that are not yet durable, in log order."""
+        """Yield the appended records that are not durable yet, in log order."""
         return iter(self._appended)
 
     @property
     def unflushed_count(self) -> int:
-        """The number of appended records that are not yet durable."""
+        """The number of appended records that are not durable yet."""
         return len(self._appended)
 
     def flushed(self, flush: Flush) -> Iterator[Appended]:
-        """Advance the durable offset, and yield the newly durable records in log order."""
+        """Advance the durable offset, and yield the records that have become durable, in log order."""
         before_offset = self.log.durable_offset
         self.log.flushed(flush)
         durable_offset = self.log.durable_offset
@@ -367,14 +378,17 @@ class Store:
             yield self._appended.popleft()
 
     def index(self, durable: Sequence[Appended]) -> None:
-        """Index durable records by queue and by key, in log order, except records without a queue."""
+        """Add durable records to their queues and to the key index, in log order.
+
+        Records that do not belong to a queue are ignored.
+        """
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
         for offset, _, queue_offset, _, _, _, queue, entries, _, id_digest, topic, names in durable:
             if queue is None:
                 continue
             if (run := runs.get(queue)) is None:
-                # Most runs have one part if the records belong to many queues.
+                # If the records belong to many queues, most of these lists have a single element.
                 runs[queue] = queue_offset, [entries]
             else:
                 run[1].append(entries)
@@ -390,12 +404,12 @@ class Store:
             self.ids.flush_newest()
 
     def index_run(self, run: TimersDelivered) -> None:
-        """Index a run of durable records by queue and by key."""
+        """Add a batch of durable timer deliveries to the queues and to the key index."""
         self.dispatch.dispatch_runs(run.entries())
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: Found) -> None:
-        """Index one record by key only, with bounded memory, during recovery."""
+        """Add a record to the key index during recovery, using a limited amount of memory."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -409,10 +423,11 @@ class Store:
 
 
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset after the record before a gap in a queue, from which records are missing.
+    """Return the log offset after the record that precedes a gap in a queue.
 
-    Damage to the log between the records before and after the gap has caused the gap. If a damaged queue file
-    hides the record before the gap, return `place`, the offset of the record after the gap.
+    The gap was caused by damage to the log between the records before and after the gap. If the record before
+    the gap cannot be determined because a queue file is damaged, return `place`, which is the log offset of
+    the record after the gap.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1
@@ -420,8 +435,8 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
 
 
 def _apply_nothing(appended: Appended) -> None:
-    """Do nothing: the store of a tool has no parts."""
+    """Do nothing, because the store of a tool has no parts."""
 
 
 def _close_nothing() -> None:
-    """Do nothing: the store of a tool has no groups."""
+    """Do nothing, because the store of a tool has no consumer groups."""

@@ -1,8 +1,9 @@
-"""Log offsets by store time: the time and the offset of the first record in each period of STEP_MS.
+"""A table of log offsets by store time, with the first record in each period of STEP_MS milliseconds.
 
-With this table, recovery finds the first offset of the last few seconds without reading the log. The table is
-derived from the log and is part of the snapshot. Store times never decrease, so both columns ascend. The
-table keeps the newest KEPT_COUNT pairs, and each forward step of the clock uses one pair.
+This table allows recovery to determine the log offset at which the last few seconds begin, without reading
+the log. The table is derived from the log and is included in snapshots. Store times never decrease, so both
+columns are in ascending order. The table contains the newest KEPT_COUNT pairs, and a forward clock step adds
+only one pair.
 """
 
 from __future__ import annotations
@@ -15,28 +16,31 @@ KEPT_COUNT: Final = 8
 
 
 class StoreTimes:
-    """The newest pairs of store time and offset of a log."""
+    """The newest pairs of store time and log offset."""
 
     def __init__(self) -> None:
         self._moments: deque[tuple[int, int]] = deque(maxlen=KEPT_COUNT)
         self.next_ms = 0
-        """The lowest store time for which `add_record` adds another pair."""
+        """The lowest store time at which `add_record` adds another pair."""
 
     def add_record(self, store_ms: int, offset: int) -> None:
-        """Add a record of the log. The caller may skip records stored before `next_ms`."""
+        """Add the store time and offset of a record.
+
+        The caller may omit records whose store time is before `next_ms`.
+        """
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return a lower bound of the offsets of records stored at or after a time, or None if unknown."""
+        """Return a lower bound for the offsets of records stored at or after a time, or None if unknown."""
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:
-        """Return the snapshot part."""
+        """Return all pairs for inclusion in a snapshot."""
         return list(self._moments)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the pairs from a snapshot."""
         for store_ms, offset in frozen:
             self.add_record(store_ms, offset)

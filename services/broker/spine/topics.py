@@ -1,4 +1,4 @@
-"""The topics of a broker, stored as records of the log and created by operators or first messages.
+"""Topics, which are stored as records in the log and created by operators or by the first message.
 
 The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
 topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}, and
@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_receivable(name: str) -> None:
-    """Raise `IllegalTopic` if a topic is one of the broker's own topics, which consumers cannot receive."""
+    """Raise `IllegalTopic` if the topic is internal and therefore cannot be received by consumers."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
@@ -58,7 +58,7 @@ def check_alterable(name: str) -> None:
 
 
 def check_group_name(name: str) -> None:
-    """Raise `IllegalGroup` unless the name is legal for a consumer group."""
+    """Raise `IllegalGroup` if the name is not legal for a consumer group."""
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
             f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
@@ -67,7 +67,7 @@ def check_group_name(name: str) -> None:
 
 
 class Topics:
-    """All topics by name."""
+    """The topics of a broker, keyed by name."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store = store
@@ -85,24 +85,24 @@ class Topics:
         return len(self._topics)
 
     def names(self) -> list[str]:
-        """Return the names of all topics, unsorted."""
+        """Return the names of all topics in no particular order."""
         return list(self._topics)
 
     def all(self) -> list[Topic]:
-        """Return every topic, sorted by name."""
+        """Return all topics, sorted by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
-        """Return the topic with this name, or raise `TopicNotFound`."""
+        """Return the topic with the given name, or raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:
-        """Return the topic, and create a missing topic with type MIXED if auto-creation is on.
+        """Return a topic, which is created with type MIXED if it does not exist and auto-creation is enabled.
 
-        Raise `TopicNotFound` if the topic is missing and auto-creation is off.
+        Raise `TopicNotFound` if the topic does not exist and auto-creation is disabled.
         """
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
@@ -110,10 +110,11 @@ class Topics:
         return topic or self.get(name)
 
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        """Create a topic, or return the existing topic if it has the same settings.
+        """Create a topic, or return the existing topic if its settings are equal.
 
-        Raise `TopicExists` if the settings differ, `IllegalTopic` if the name is illegal, `ClientMistake` if
-        the number of queues is out of range, or `TooManyTopics` if the limit is reached.
+        Raise `TopicExists` if the topic exists with different settings, `IllegalTopic` if the name is
+        illegal, `ClientMistake` if the number of queues is out of range, or `TooManyTopics` if the maximum
+        number of topics has been reached.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
@@ -131,12 +132,12 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return the check-back policy of a topic, or None if the default policy applies."""
+        """Return the check-back policy of a topic, or None if the topic uses the default policy."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic or, if `policy` is None, restore the default policy.
+        """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
 
         Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a time or a count is out of
         range.
@@ -147,12 +148,15 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """Return the dead-letter topic of a group, which has one queue and is created on first use."""
+        """Return the dead-letter topic of a consumer group.
+
+        The topic has a single queue and is created if it does not exist.
+        """
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def replace(self, topic: Topic, now_ms: int) -> Topic:
-        """Replace the settings of a topic, without a check, and return the topic as stored."""
+        """Replace the settings of a topic without checking them, and return the stored topic."""
         assert topic.name in self._topics, "only an existing topic is replaced"
         return self._write(topic, now_ms)
 
@@ -201,14 +205,14 @@ class Topics:
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Infer a topic and its queues from a message, in case damage has destroyed the topic's record."""
+        """Create or extend a topic based on a message, in case the topic's record has been destroyed."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which consists of all topics."""
+        """Return all topics for inclusion in a snapshot."""
         return Rows([self._topics.copy()], _topic_row)
 
     def thaw(self, frozen: Any) -> None:
@@ -239,7 +243,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append the record of a topic, and return the topic as stored by `apply`."""
+        """Append a topic record, and return the topic that `apply` has stored."""
         check_back = _policy_to_json(topic.check_back)
         fact = TopicSet(
             topic.name, topic.message_type.value, topic.queue_count, check_back, topic.retention_ms

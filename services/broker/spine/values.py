@@ -1,7 +1,7 @@
-"""The results of the broker's verbs, and the effects that a tick of the core requests from its shell.
+"""The results of broker operations, and the effects that a tick requests from the server.
 
-Every result that depends on a record has a `durable_at`, the physical offset up to which the log must be
-durable before the shell sends the result to the caller.
+A result that depends on a record has an attribute `durable_at`, which is the log offset up to which the log
+must be durable before the result is returned to the client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Hold:
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic with its name, its accepted message type, and its number of queues."""
+    """A topic with its name, message type, and number of queues."""
 
     name: str
     message_type: MessageType
@@ -56,9 +56,9 @@ class Topic:
 class SendReceipt(NamedTuple):
     """The receipt of a stored message.
 
-    `queue_offset` is the offset in the queue that holds the record. A timer or a half message is stored in an
-    internal queue, not in a queue of the message's topic. `replaced_offset` is the log offset of the timer
-    that the message replaced, or -1.
+    `queue_offset` is the offset of the record in its queue. Timers and half messages are stored in an
+    internal queue instead of a queue of the message's topic. `replaced_offset` is the log offset of the timer
+    that the message replaced, or -1 if no timer was replaced.
     """
 
     message_id: str
@@ -71,7 +71,7 @@ class SendReceipt(NamedTuple):
 
 
 class From(Enum):
-    """The start position of a group or of a reset. The members TIME and OFFSET require an argument."""
+    """The position at which a group starts or to which it is reset. TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -80,11 +80,11 @@ class From(Enum):
 
 
 class Verdict(Enum):
-    """The result of a verb on a timer.
+    """The result of an operation on a timer.
 
-    The member ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the
-    same key. The member FORGOTTEN means that the timer ended before the beginning of the retained history, or
-    that its end is no longer known.
+    ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the same key.
+    FORGOTTEN means that the timer ended before the retained history begins, or that its outcome is no longer
+    available.
     """
 
     CANCELLED = "CANCELLED"
@@ -97,7 +97,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer in a verb: its topic, and either its message id or its `TW_TIMER_KEY`."""
+    """The name of a timer, which consists of its topic and either its message id or its `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -106,11 +106,11 @@ class TimerName(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """A verdict, with the time and the log offset of the timer's end.
+    """The result of a timer operation, with the time and the log offset at which the timer ended.
 
-    If the timer has not ended, or if its end is unknown, `ended_ms` is 0 and `ended_offset` is -1. `due_ms`
-    is the due time of the timer before the verb, or 0 if the due time is unknown. For MOVED, `ended_ms` is
-    the new due time.
+    If the timer has not ended, or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1.
+    `due_ms` is the due time of the timer before the operation, or 0 if the due time is unknown. If the
+    verdict is MOVED, `ended_ms` is the new due time.
     """
 
     verdict: Verdict
@@ -120,12 +120,16 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """The end of the timer before the verb, or None if the timer had not ended or its end is unknown."""
+    """The outcome of the timer before the operation, or None if it was pending or the outcome is unknown.
+    """
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message that waits until `due_ms` for delivery to `topic`. Unreadable fields are empty."""
+    """A delayed message that is to be delivered to `topic` at `due_ms`.
+
+    Fields that cannot be read are empty.
+    """
 
     message_id: str
     topic: str
@@ -143,9 +147,9 @@ class PendingTimer:
 
 
 class LostTimer(NamedTuple):
-    """A timer that ended as UNREADABLE because its record is lost on every node.
+    """A timer with the outcome UNREADABLE, because its record has been lost on all nodes.
 
-    If the topic and the due time are unknown, `topic` is empty and `due_ms` is only the time of the timer's
+    If the topic and the due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel
     slot.
     """
 
@@ -157,7 +161,7 @@ class LostTimer(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerFilter:
-    """A filter of timers that must match in every given field, with `from_ms` <= due time < `until_ms`.
+    """A filter for timers with `from_ms` <= due time < `until_ms` that match all given fields.
 
     `key` is the timer key, a message key or the message id, and `message_key` only a message key. Each pair
     in `properties` is a name and the value that the message has under this name. `is_held` selects only held
@@ -176,18 +180,21 @@ class TimerFilter:
 
     @property
     def reads_records(self) -> bool:
-        """Whether a row of a partition is not sufficient to decide that a timer matches."""
+        """Whether the filter requires the timer records to be read in addition to the partition rows."""
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the texts that the record of a matching timer contains."""
+        """Return the texts that must occur in the record of every matching timer."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:
-    """Timers sorted by due time. `after` is the cursor of the next page, or None on the last page."""
+    """A page of timers, sorted by due time.
+
+    `after` is the cursor of the next page, or None on the last page.
+    """
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
@@ -195,7 +202,10 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter of half messages by topic, by state (None: open or expired), and by store time."""
+    """A filter for half messages by topic, state, and store time.
+
+    If the state is None, both open and expired half messages match.
+    """
 
     topic: str = ""
     state: State | None = None
@@ -204,13 +214,14 @@ class HalfFilter:
 
 @dataclass(slots=True, frozen=True)
 class HalfView:
-    """A view of a half message and of the state of its transaction.
+    """A view of a half message and its transaction.
 
-    `next_check_ms` is the time of the next check-back while the half message is open, and 0 otherwise. While
-    the half message is open, or if its end is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is
-    the reason given by an operator. `verdict` is the result of the timer verb that the half message carried.
-    `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late` lists the
-    resolutions that producers sent after the expiry of the half message, with times in ms.
+    `next_check_ms` is the time of the next check-back if the half message is open, and 0 otherwise. If the
+    half message is open, or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is
+    the reason that an operator gave for the outcome. `verdict` is the result of the timer operation in the
+    half message. `replaced_offset` is the log offset of the timer that was replaced by the commit, or -1 if
+    no timer was replaced. `late` lists the outcomes that producers requested after the half message had
+    expired, with the times in ms since 1970.
     """
 
     transaction_id: str
@@ -236,21 +247,27 @@ class HalfView:
 
 @dataclass(slots=True, frozen=True)
 class HalfPage:
-    """Half messages, oldest first. `after` is the cursor of the next page, or None on the last page."""
+    """A page of half messages, oldest first.
+
+    `after` is the cursor of the next page, or None on the last page.
+    """
 
     halves: list[HalfView]
     after: int | None
 
 
 class Resolution(Enum):
-    """The resolution of a transaction by its producer."""
+    """The outcome that a producer or an operator requests for a transaction."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
 
 
 class EndReceipt(NamedTuple):
-    """A transaction that has the requested outcome. `repeated` is true if an earlier call ended it."""
+    """The receipt for a transaction that has the requested outcome.
+
+    `repeated` is true if the transaction was ended by an earlier call.
+    """
 
     transaction_id: str
     resolution: Resolution
@@ -259,10 +276,10 @@ class EndReceipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message leased to a consumer until `visible_ms`.
+    """A message that is leased to a consumer until `visible_ms`.
 
-    `attempt` is 1 for the first delivery attempt, and 0 for a view of the message without a lease. The body
-    of `record` is readable by clients, either uncompressed or compressed with gzip.
+    `attempt` is 1 for the first delivery attempt, and 0 if the message is viewed without a lease. Clients can
+    read the body of `record`, which is either uncompressed or compressed with gzip.
     """
 
     record: Record
@@ -272,12 +289,12 @@ class Delivery(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message, decoded on each access."""
+        """The message, which is decoded on each access."""
         return properties.to_message(self.record)
 
     @property
     def queue_id(self) -> int:
-        """The queue of the message."""
+        """The id of the queue that contains the message."""
         return self.record.queue_id
 
     @property
@@ -292,17 +309,17 @@ class Delivery(NamedTuple):
 
     @property
     def store_ms(self) -> int:
-        """The store time of the message, in ms since 1970."""
+        """The store time of the message in ms since 1970."""
         return self.record.store_ms
 
     @property
     def stored_topic(self) -> str:
-        """The topic under which the record is stored, an internal topic for timers and half messages."""
+        """The topic of the record, which is an internal topic for timers and half messages."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """A client of a group that subscribes to lite topics of a topic."""
+    """A client of a consumer group that subscribes to lite topics of a topic."""
 
     group: str
     topic: str
@@ -310,21 +327,21 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""The wake-up key of a receiver: its topic or, for a topic of type LITE, its own subscription."""
+"""The wake-up key of a receiver, which is a topic or, for topics of type LITE, a subscription."""
 
 
 class Notify(NamedTuple):
-    """The request to wake the receivers of topics or lite topics that have new messages."""
+    """A request to wake the receivers of topics or lite topics that have new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """The request to check back with a producer about a half message, and then to call `check_asked`.
+    """A request to check back with a producer about a half message, and to call `check_asked` afterwards.
 
-    `half_offset` is the log offset of the half message. The content of the half message is read with
-    `transactions.message`, and only if a producer is connected.
+    `half_offset` is the log offset of the half message. The content of the half message should be read with
+    `transactions.message` only if a producer is connected.
     """
 
     transaction_id: str
@@ -333,17 +350,17 @@ class CheckBack:
 
 
 class TimersJob(Protocol):
-    """A job for a worker that reads ahead the timers due soon, or repairs damaged timer files."""
+    """A job that reads timers ahead or repairs damaged timer files in a worker."""
 
     def run(self, disk: Disk) -> None:
-        """Run the job, and raise OSError if the disk fails."""
+        """Run the job, or raise OSError if the disk fails."""
 
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """The request to run a step of a segment deletion in a worker, and then to call `retired`.
+    """A request to run a step of a segment deletion in a worker, and to call `retired` afterwards.
 
-    The step runs when the log is durable up to the `durable_at` of the retirement.
+    The step must not run before the log is durable up to the `durable_at` of the retirement.
     """
 
     retirement: Retirement
@@ -351,25 +368,25 @@ class Retire:
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """The request to run a job on timer files in a worker, and then to call `read_ahead`."""
+    """A request to run a timer file job in a worker, and to call `read_ahead` afterwards."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class Warn:
-    """The request to log a warning for the operator."""
+    """A request to log a warning for the operator."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class Damaged:
-    """A damaged part of the store. The operator is notified even if the part could be rebuilt.
+    """A damaged part of the store. Damage is reported to the operator even if the damaged part was rebuilt.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or the name of another file, as in
-    `services.store.findings`. The value gap means a gap in a queue that was caused by damage to the log
-    before this startup.
+    `services.store.findings`. The value gap denotes a gap in a queue that was caused by log damage before
+    this startup.
     """
 
     part: str

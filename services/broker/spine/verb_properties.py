@@ -1,4 +1,4 @@
-"""Timer verbs as message properties, by which clients in any language can cancel, move, and fire timers.
+"""Message properties with which clients in any language can cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
@@ -10,19 +10,19 @@
 | `TW_TIMER_STRICT` | `true`: refuse the message if no such timer is remembered                      |
 
 Rules:
-- A message carries at most one verb. `TW_TIMER_TO` requires a move, and `TW_TIMER_TOPIC` and
-  `TW_TIMER_STRICT` require any verb.
-- The front end converts a time span to an absolute time when it receives the message, and
-  `services.live.clock` converts that time to the broker's time. `TW_TIMER_TO` is therefore stored in the
-  broker's time, and the time span of a move in a transaction starts at the send, regardless of the time of
-  the commit.
-- The front end also puts `TW_TIMER_TOPIC` into the namespace of the message (`services.rpc.wire.messages`),
-  so that a client cannot change timers of another namespace.
-- `TW_TIMER_VERDICT` is a property of the stored message with the result of the verb, which clients may not
-  set.
+- A message can contain at most one timer operation. `TW_TIMER_TO` requires a move, while `TW_TIMER_TOPIC` and
+  `TW_TIMER_STRICT` can be used with any operation.
+- When a message is received, the front end converts a time span to an absolute time, which
+  `services.live.clock` then converts to the broker's time. As a consequence, `TW_TIMER_TO` is stored in the
+  broker's time, and the time span of a move in a transaction starts when the message is sent, regardless of
+  the time of the commit.
+- The front end also adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so
+  that clients cannot change timers in other namespaces.
+- `TW_TIMER_VERDICT` is a property of the stored message that contains the result of the operation; it cannot
+  be set by clients.
 
-`parse_verb` parses and checks the verb, and `services.broker.timers.carrying` executes it. A message
-without a verb costs one set operation.
+The operation is parsed and checked by `parse_verb`, and executed by `services.broker.timers.carrying`. For a
+message without a timer operation, the cost is one set operation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The verbs, whose values are the names of their properties."""
+    """The timer operations; the value of each member is the name of the corresponding property."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -58,10 +58,10 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedVerb:
-    """A verb carried by a message.
+    """A timer operation in the properties of a message.
 
-    `name` is a timer key or a message id. `to_ms` is the new due time for a move, and 0 for other verbs. If
-    `is_strict` is true, the message is stored only if the broker knows the timer.
+    `name` is a timer key or a message id. `to_ms` is the new due time if the operation is a move, and 0
+    otherwise. If `is_strict` is true, the message is stored only if the timer is known to the broker.
     """
 
     kind: VerbKind
@@ -72,20 +72,21 @@ class CarriedVerb:
 
 
 def has_verb(message: Message) -> bool:
-    """Return whether a message has any of the verb properties."""
+    """Return whether a message has any of the timer operation properties."""
     return not _NAMES.isdisjoint(message.properties)
 
 
 def may_have_verb(stored: bytes) -> bool:
-    """Return whether encoded properties may include a verb, by the common prefix of the property names."""
+    """Return whether encoded properties may contain a timer operation, based on a common name prefix."""
     return _BEGINNING in stored
 
 
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
-    """Return the verb that a message carries, or None, or raise a `ClientMistake` if the verb is illegal.
+    """Return the timer operation in a message, or None if there is none.
 
-    `now_ms` and the times in the message are in the broker's time. If `delay_ms_max` is None, the delay has
-    no limit, because the limit was checked when the message was sent.
+    Raise a `ClientMistake` if the operation is illegal. `now_ms` and the times in the message must be in the
+    broker's time. If `delay_ms_max` is None, the delay is not limited, because the limit was already checked
+    when the message was sent.
     """
     given = message.properties
     if not has_verb(message):
@@ -99,7 +100,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Return the properties with the time span of a move made absolute, or raise `IllegalDeliveryTime`."""
+    """Convert the time span of a move to an absolute time, or raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -108,7 +109,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Return the properties after shifting the absolute times of a move and of a verdict by `by_ms`."""
+    """Shift the absolute times of a move and of its result by `by_ms`."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
@@ -153,7 +154,7 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
-    if to_ms >= SPAN_MS:  # The time of an imported half message was not checked when the message was sent.
+    if to_ms >= SPAN_MS:  # The delivery time of an imported half message has not been checked.
         raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 
