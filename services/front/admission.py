@@ -1,8 +1,9 @@
-"""Limits on the number of connections and on the idle time of a connection, without sockets or a clock.
+"""Limits on the number and the idle time of connections, without using sockets or a clock.
 
-The number of connections from one address is limited. A connection must send its first bytes within
-`hello_seconds`. A connection is considered dead after `idle_seconds` without data, which exceeds the interval
-of pings. With authentication, the number of unauthenticated connections from one address is also limited.
+The number of connections per client address is limited. A client must send the first bytes within
+`hello_seconds`. A connection is considered dead if no data is received for `idle_seconds`, which is longer
+than the ping interval. If authentication is enabled, the number of unauthenticated connections per client
+address is also limited.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STRANGER = "not let in"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for an address and for a connection, with times in seconds."""
+    """The limits for client addresses and connections, with times in seconds."""
 
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0
@@ -30,21 +31,21 @@ class Limits:
 
 
 class Admission:
-    """The number of connections from each address."""
+    """The number of connections from each client address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._connections: Counter[str] = Counter()
 
     def admit(self, host: str) -> bool:
-        """Count a new connection, or return False if its address is at the limit."""
+        """Count a new connection, or return False if its address has reached the limit."""
         if self._connections[host] >= self.limits.connections_per_address:
             return False
         self._connections[host] += 1
         return True
 
     def release(self, host: str) -> None:
-        """Remove an admitted connection from the count."""
+        """Remove a connection that was admitted from the count."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0
         if not self._connections[host]:
@@ -52,5 +53,5 @@ class Admission:
 
     @property
     def connection_count(self) -> int:
-        """Return the number of connections."""
+        """The total number of connections."""
         return self._connections.total()

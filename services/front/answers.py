@@ -1,10 +1,12 @@
-"""Error messages for refused connections, in the protocol of the client.
+"""Error messages for refused connections, which are sent in the protocol of the client.
 
-An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request, and reports the
-text of the response as the reason for the failure. A TLS client gets the alert `access_denied` (RFC 8446,
-6.2), without a text. An HTTP/2 client gets a response to its first call (`services.front.refusing`).
+An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to its request, and
+reports the text of the response as the reason for the failure. A TLS client receives the alert
+`access_denied` (RFC 8446, 6.2), which does not contain a text. An HTTP/2 client receives a response to its
+first call (`services.front.refusing`).
 
-A remoting frame has this layout, with big-endian numbers (RemotingCommand of Apache RocketMQ):
+Frames of the RocketMQ 4 remoting protocol have the following layout, in which all numbers are big-endian (see
+RemotingCommand in Apache RocketMQ):
 
 | bytes | content                                                    |
 |-------|------------------------------------------------------------|
@@ -34,7 +36,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
-"""The alert `no_application_protocol`, for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
+"""The alert `no_application_protocol` for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have, or as many that have not said yet who"
     " they are: close some, let clients share one process, or have the broker allow more with"
@@ -47,7 +49,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a protocol. The argument `http` is the URL of the HTTP interface."""
+    """Return the error message for a protocol. `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
         Protocol.HTTP1: f"metrics, health and commands are at {http}",
@@ -58,12 +60,12 @@ def error_text(protocol: Protocol, http: str) -> str:
 
 
 def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the encoded error message for a connection whose first bytes are `first`."""
+    """Return the encoded error message for a connection that begins with the bytes `first`."""
     return encode_text(error_text(protocol, http), protocol, first, "400 Bad Request")
 
 
 class ClientRefusal(NamedTuple):
-    """The refusal of a client of a supported protocol: a message, a gRPC status, and an HTTP status."""
+    """A refusal for clients of a supported protocol, with a message, a gRPC status, and an HTTP status."""
 
     text: str
     grpc_status: Status
@@ -75,12 +77,12 @@ PLAINTEXT_REFUSAL: Final = ClientRefusal(PLAINTEXT_SENTENCE, Status.UNAUTHENTICA
 
 
 def encode_refusal(protocol: Protocol, first: bytes, why: ClientRefusal = TOO_MANY_REFUSAL) -> bytes:
-    """Return the encoded refusal of a connection whose first bytes are `first`."""
+    """Return the encoded refusal for a connection that begins with the bytes `first`."""
     return encode_text(why.text, protocol, first, why.http_status)
 
 
 def encode_text(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Return a message encoded in the protocol of a connection whose first bytes are `first`."""
+    """Encode a message in the protocol of a connection that begins with the bytes `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _encode_http1(text, http_status)
@@ -110,7 +112,7 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the id of a remoting request, which the response repeats, or 0 if the request has no id."""
+    """Return the id of a remoting request, which is copied to the response, or 0 if it has no id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:

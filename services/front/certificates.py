@@ -1,18 +1,18 @@
-"""The TLS certificate of the broker: the operator's files, or a self-signed certificate.
+"""The TLS certificate of the broker, which is provided by the operator or self-signed.
 
     --tls-certificate FILE --tls-key FILE     PEM; reloaded without a restart when a file changes
     neither                                   <store>/tls/: created at the first startup, for the host's names
     --tls-clients FILE                        clients need a certificate of one of these authorities
 
-The official Java and Go clients accept any certificate. The Python, Node and Rust clients verify the
-certificate, and must be configured to trust a self-signed certificate. A self-signed certificate of the
-broker is not an authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Therefore a client that trusts the certificate
-does not trust other certificates signed with its key. The certificate has no key usage extension. BoringSSL,
-the TLS library of gRPC clients, rejects a self-signed certificate whose key usage excludes certificate
-signing. The running broker renews a self-signed certificate `RENEW_DAYS` before its expiry. At startup, the
-broker also replaces a self-signed certificate that does not match its key, as after a crash between the two
-writes. After a renewal, clients need the new certificate. An HTTP interface with TLS uses the same
-certificate.
+The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
+the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate is not
+a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). For this reason, clients that trust the certificate
+do not trust other certificates signed with the same key. The self-signed certificate does not have a key
+usage extension. BoringSSL, the TLS library of gRPC clients, would reject a self-signed certificate with a key
+usage extension that excludes certificate signing. A self-signed certificate is renewed by the running broker
+`RENEW_DAYS` before it expires. It is also replaced at startup if it does not match its key, for example after
+a crash between the two writes. After a renewal, the new certificate must be installed on the clients. If the
+HTTP interface uses TLS, it has the same certificate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 Made = TypeVar("Made")
 Now = Callable[[], datetime.datetime]
-"""A function that returns the current time as a time-zone-aware datetime."""
+"""A function that returns the current time as a timezone-aware datetime."""
 
 
 def utc_now() -> datetime.datetime:
@@ -51,9 +51,10 @@ def utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The paths of the certificate chain, its key and the client certificate authorities, all in PEM format.
+    """The paths of the certificate chain, its key, and the client certificate authorities, in PEM format.
 
-    `own_names` are the host names in a self-signed certificate, and empty for a certificate of the operator.
+    `own_names` contains the host names for a self-signed certificate, and is empty for a certificate provided
+    by the operator.
     """
 
     certificate: Path
@@ -62,16 +63,16 @@ class TlsFiles:
     own_names: tuple[str, ...] = ()
 
     def read_change_times(self) -> tuple[int, ...]:
-        """Return the modification time of each file, in nanoseconds. Raise OSError if a file is missing."""
+        """Return the modification time of each file in nanoseconds, or raise OSError if a file is missing."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
 def make_https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context of the HTTP interface, which uses the current files at each handshake.
+    """Return the TLS context for the HTTP interface, which loads changed files at the next handshake.
 
-    Python calls `sni_callback` at each handshake, even if the client sends no server name. Raise
-    `ConfigurationError` if the files are unusable.
+    Python calls `sni_callback` for every handshake, even if the client does not send a server name. Raise
+    `ConfigurationError` if the files cannot be used.
     """
     following = CertificateReloader(files, make_server_context)
 
@@ -84,7 +85,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return a function that returns the TLS context for a gRPC handshake, built from the current files.
+    """Return a function that returns the TLS context for a gRPC handshake, based on the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -92,15 +93,15 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 
 
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context of the gRPC port.
+    """Return the TLS context for the gRPC port.
 
-    If `clients` is set, each client must present a certificate signed by an authority in this file.
+    If `clients` is set, clients must present a certificate that is signed by an authority in this file.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        # The comments in a PEM file may have any encoding.
+        # Comments in a PEM file may have any encoding.
         authorities = files.clients.read_bytes().decode("ascii", "ignore")
         try:
             context.load_verify_locations(cadata=authorities)
@@ -112,7 +113,7 @@ def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a TLS context for a server, with the current certificate and key."""
+    """Return a TLS context for a server with the current certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
@@ -120,10 +121,10 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
 
 
 class CertificateReloader(Generic[Made]):
-    """An object built from TLS files, such as a TLS context, which is rebuilt when the files change."""
+    """A wrapper for an object created from TLS files, which is created again when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
-        """Read the files. Raise `ConfigurationError` if the files cannot be used."""
+        """Read the files, or raise `ConfigurationError` if they cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -131,7 +132,10 @@ class CertificateReloader(Generic[Made]):
         self._made = self._load_files()
 
     def current(self) -> Made:
-        """Return the object for the current files or, after logging an error, the last valid object."""
+        """Return the object for the current files.
+
+        If the current files cannot be used, log an error, and return the previous object.
+        """
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
                 renew_certificate(self._files, self._now)
@@ -140,7 +144,7 @@ class CertificateReloader(Generic[Made]):
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
-            if str(error) != self._failure:  # The message must not be repeated at every handshake.
+            if str(error) != self._failure:  # The error must not be logged again at every handshake.
                 log.error("TLS certificate not read again; the one before serves on", why=str(error))
             self._failure = str(error)
         return self._made
@@ -163,7 +167,7 @@ class CertificateReloader(Generic[Made]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return the expiry time of a certificate, and log a warning if it expires within `WARN_DAYS`.
+    """Return the expiration time of a certificate, and log a warning if it expires within `WARN_DAYS`.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -177,9 +181,9 @@ def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.dateti
 
 
 def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
-    """Return the certificate (an `x509.Certificate`).
+    """Return the certificate in a chain as an `x509.Certificate`.
 
-    Raise `ConfigurationError` if the key does not match the certificate, or a file cannot be parsed.
+    Raise `ConfigurationError` if the key does not match the certificate, or if a file cannot be parsed.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -201,9 +205,9 @@ def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def ensure_own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the TLS files of a folder. If the files are missing, make a self-signed certificate and its key.
+    """Return the TLS files in a folder, which are created as a self-signed certificate if they are missing.
 
-    A certificate that the operator has put into the folder is used unchanged, and is never renewed.
+    If the operator has put a certificate into the folder, it is used unchanged and never renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
     found = load_certificate(files)
@@ -219,7 +223,7 @@ def ensure_own_files(
 
 
 def renew_certificate(files: TlsFiles, now: Now) -> None:
-    """Create a self-signed certificate and its key, unless valid files exist that need no renewal.
+    """Create a self-signed certificate and its key, unless valid files exist that do not need renewal.
 
     Raise OSError if a file cannot be read or written.
     """
@@ -232,7 +236,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
 
 def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether a certificate exists, matches its key, and needs no renewal yet."""
+    """Return whether there is a certificate that matches its key and does not need renewal yet."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -241,7 +245,7 @@ def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
 
 
 def load_certificate(files: TlsFiles) -> Any:
-    """Return the certificate in a file (an `x509.Certificate`), or None if the file is missing or invalid."""
+    """Return the certificate in a file as an `x509.Certificate`, or None if it is missing or invalid."""
     from cryptography import x509
 
     try:
@@ -251,14 +255,14 @@ def load_certificate(files: TlsFiles) -> Any:
 
 
 def is_self_signed(certificate: Any) -> bool:
-    """Return whether a certificate was created and signed by a broker."""
+    """Return whether a certificate was created by a broker and is self-signed."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
 
 
 def is_authority(certificate: Any) -> bool:
-    """Return whether a certificate may sign other certificates."""
+    """Return whether a certificate may be used to sign other certificates."""
     from cryptography import x509
 
     try:
@@ -269,15 +273,15 @@ def is_authority(certificate: Any) -> bool:
 
 
 def list_own_names(hosts: Iterable[str]) -> list[str]:
-    """Return the names and addresses by which clients may connect to a broker on the given hosts."""
+    """Return the names and addresses that clients may use to connect to a broker on the given hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
 def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate for the given names and addresses, and its key, both as PEM.
+    """Return a self-signed certificate for the given names and addresses, and its key, in PEM format.
 
-    The certificate is valid from one day before `now`, for `VALID_DAYS`.
+    The certificate is valid for `VALID_DAYS`, starting one day before `now`.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -1,13 +1,13 @@
-"""The protocols that a TLS client offers, read from its ClientHello (RFC 8446, 4.1.2, and RFC 7301, 3.1).
+"""The protocols offered in the ClientHello of a TLS client (RFC 8446, 4.1.2, and RFC 7301, 3.1).
 
     record      16, version 2, length 2
     handshake   01, length 3
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is a length in n bytes, followed by the content of that length. The ClientHello of each connection is
-read once, before the handshake, and clients without HTTP/2 get an alert. A ClientHello that spans several
-records is not checked.
+`<n>` denotes an n-byte length that is followed by content of that length. The ClientHello is parsed once per
+connection, before the handshake, and clients that do not offer HTTP/2 receive an alert. A ClientHello that
+spans more than one record is not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 RECORD_HEAD_BYTES: Final = 5
 RECORD_BYTES_MAX: Final = 2**14 + 2048
-"""The maximum length of a record in any TLS version."""
+"""The maximum length of a record in any version of TLS."""
 H2: Final = b"h2"
 _LENGTH_AT: Final = 3
 _HEAD: Final = bytes((22, 3))
@@ -26,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_complete_record(first: bytes) -> bool:
-    """Return whether the first TLS record is complete, or too long to be valid."""
+    """Return whether the first TLS record is complete or is invalid because it is too long."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _read_number(first, _LENGTH_AT, 2)
@@ -34,9 +34,9 @@ def is_complete_record(first: bytes) -> bool:
 
 
 def parse_protocols(first: bytes) -> list[bytes] | None:
-    """Return the protocols that a ClientHello offers, or None if `first` is not a ClientHello in one record.
+    """Return the protocols offered in a ClientHello, or None if it is invalid or not in a single record.
 
-    The list is empty if the ClientHello has no ALPN extension.
+    The list is empty if the ClientHello does not have an ALPN extension.
     """
     try:
         return _parse_alpn(first)
@@ -70,7 +70,7 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place`, and their end, or raise IndexError if truncated."""
+    """Return the length-prefixed bytes at `place` and their end offset, or raise IndexError if truncated."""
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):

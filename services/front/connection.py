@@ -1,27 +1,29 @@
-"""A client connection, which passes bytes between the socket and the sans-I/O core (`GrpcCalls`).
+"""A client connection, which passes bytes between the socket and the protocol implementation (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes the bytes to the core and each event to the service. In each iteration of the
-event loop, the core parses only a limited number of frames. If bytes remain, the transport is paused and the
-connection is added to `Backlog`. The connections in `Backlog` are served in turn, so a flood from one client
-does not delay other clients. After frames without progress have used part of a client's allowance, each read
-is delayed by `LITTLE_SECONDS`.
+Reading. `data_received` passes received bytes to `GrpcCalls`, and the resulting events to the service. In
+each iteration of the event loop, only a limited number of frames are parsed. If unparsed bytes remain,
+reading from the transport is paused and the connection is added to `Backlog`. The connections in `Backlog`
+are served in turn, so that a flood from one client does not delay other clients. If frames without progress
+have used a part of the client's allowance, each read is delayed by `LITTLE_SECONDS`.
 
-Writing. All output to a client in one iteration of the event loop is sent with one `write` at the end of the
-iteration (`WriteQueue`), so 32 replies take one system call. While the socket is blocked (`pause_writing`),
-DATA remains in the core, under the same limits as DATA that is blocked by flow control. The total of unsent
-bytes of all connections is also limited. Above the limit, the connection with the most unsent bytes is closed
-(`UnreadBytes`).
+Writing. All output for a client in one iteration of the event loop is sent with a single `write` at the end
+of the iteration (`WriteQueue`), so that, for example, 32 replies require only one system call. While the
+socket is blocked (`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is
+blocked by flow control. The total number of unsent bytes on all connections is also limited. If this limit is
+exceeded, the connection with the most unsent bytes is closed (`UnreadBytes`).
 
-Serving. The service replies to a unary call without a task, when the result is ready (`reply`). A streaming
-call is served by a task (`start`), which receives with `messages` and sends with `send_message`. A message
-counts as delivered when it has passed flow control, which `send_message` awaits. The task of a streaming call
-is cancelled when the client cancels the call or the connection is lost.
+Serving. Unary calls are processed without a task, and the service calls `reply` when the result is available.
+Streaming calls are processed by a task (`start`), which receives with `messages` and sends with
+`send_message`. A message counts as delivered when it has passed flow control, and `send_message` does not
+return before then. The task of a streaming call is cancelled if the client cancels the call or the connection
+is lost.
 
-Ending. A refused client gets the reason in a GOAWAY frame. The connection is then half-closed, and is read
-for another `CLOSE_SECONDS`. If a socket with unread bytes is closed, the kernel sends RST, and the client may
-not receive the reason.
+Ending. If a connection is closed because of an error, the reason is sent to the client in a GOAWAY frame. The
+connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS`. The reason is
+that the kernel sends RST when a socket with unread bytes is closed, and the client may then not receive the
+GOAWAY frame.
 """
 
 from __future__ import annotations
@@ -59,11 +61,11 @@ PONG_SECONDS: Final = 10.0
 """The idle time after which a client is pinged, and the time limit for the acknowledgement."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""The time for a client to read the reason for a close, and the bytes that it may send in this time."""
+"""The time that a client has for reading the reason, and the number of bytes that it may send meanwhile."""
 LITTLE_SECONDS: Final = 0.01
-"""The delay before the next read from a client that sends frames without progress."""
+"""The delay before the next read if a client sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
-"""The maximum number of messages of a stream that are read in one iteration of the event loop."""
+"""The maximum number of messages of a stream that are processed in one iteration of the event loop."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
@@ -72,34 +74,34 @@ class Service(Protocol):
     """A service that processes calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path, or None if the path is unknown."""
+        """Return the method with the given path, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Process a unary call, with a reply now or later."""
+        """Process a unary call, and reply immediately or later."""
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Process a call whose request is a stream."""
+        """Process a call whose request is a stream of messages."""
 
 
 class Acceptor(Protocol):
-    """The acceptor of connections, which counts open and refused connections."""
+    """An acceptor of connections, which counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server ends, with a short reason and details."""
+        """Count a connection that the server closes because of an error, with a short reason and details."""
 
     def remove_connection(self, connection: Connection) -> None:
-        """Remove a closed connection from the count."""
+        """Remove a closed connection from the number of open connections."""
 
 
 class WriteQueue:
-    """The connections with bytes to write at the end of the current iteration of the event loop."""
+    """The connections with bytes to be written at the end of the current event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """Schedule a write of a connection at the end of the current iteration of the event loop."""
+        """Schedule a write for a connection at the end of the current event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append(connection)
@@ -111,14 +113,14 @@ class WriteQueue:
 
 
 class Backlog:
-    """The connections with unparsed frames. Each iteration of the event loop serves one connection."""
+    """The connections with unparsed frames, one of which is served in each event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Schedule a connection to continue reading in a later iteration of the event loop."""
+        """Schedule a connection to continue reading in a later event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
@@ -131,14 +133,17 @@ class Backlog:
 
 
 class UnreadBytes:
-    """The unsent bytes per connection. Above the total limit, the connection with the most is closed."""
+    """The number of unsent bytes for each connection.
+
+    If the limit on the total is exceeded, the connection with the most unsent bytes is closed.
+    """
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the unsent bytes of a connection, and enforce the limit on the total of all connections."""
+        """Set the number of unsent bytes for a connection, and enforce the limit on the total."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -151,7 +156,7 @@ class UnreadBytes:
 
 
 class ServerState:
-    """The state shared by all connections of a server."""
+    """The state that is shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: Bounds | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -164,28 +169,28 @@ class ServerState:
 
 
 class ServedCall:
-    """A call that is served by a task, with the request messages and the futures that the task awaits."""
+    """A call that is processed by a task, with the queued request messages of the call."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """A future that is done when the last sent message has passed flow control."""
+        """A future that is completed when the last sent message has passed flow control."""
         self.inbox: list[MessageReceived | None] = []
-        """The request messages that the task has not read, with None after the last message."""
+        """The request messages that the task has not read yet, followed by None if the request has ended."""
         self.said: asyncio.Future[None] | None = None
-        """A future that is done when the inbox is not empty."""
+        """A future that is completed when a message is added to the inbox."""
 
     def add_message(self, said: MessageReceived | None) -> None:
-        """Add a message of the request, or None for its end, and wake the task."""
+        """Add a request message, or None at the end of the request, and wake the task."""
         self.inbox.append(said)
         if self.said is not None and not self.said.done():
             self.said.set_result(None)
 
 
 class Connection(asyncio.Protocol):
-    """A connection that uses HTTP/2 from its first byte on."""
+    """A connection that uses HTTP/2 from the first byte."""
 
     __slots__ = (
         "_acceptor",
@@ -221,36 +226,36 @@ class Connection(asyncio.Protocol):
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
-        """The number of the connection, unique in the process."""
+        """The number of the connection, which is unique within the process."""
         self.is_let_in = False
-        """Whether a call has passed authentication."""
+        """Whether a call on the connection has been authenticated."""
         self.is_stranger = self.is_listed = False
-        """Whether the connection counts as unauthenticated, and whether its end has been counted."""
+        """Whether the connection counts as unauthenticated, and whether its closure has been counted."""
         self.protocol = ""
-        """The protocol that was negotiated by ALPN, or "" without TLS."""
+        """The protocol negotiated by ALPN, or an empty string if TLS is not used."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The cache of the service for parsed header fields: (fields, parsed object) by `id(fields)`."""
+        """The service's cache of parsed header fields, as (fields, parsed object) by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, ServedCall] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
-        """The unsent bytes of responses, and the bytes received after the end."""
+        """The number of unsent response bytes, and the number of bytes received after the end."""
         self._is_refused = False
-        """Whether the server closes the connection with a reason, which the client must be able to read."""
+        """Whether the server closes the connection with a reason that the client must be able to read."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Return whether the client has the same address as the server, other than loopback."""
+        """Whether the address of the client is the server's own address, except for loopback addresses."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
-    # The socket.
+    # Socket callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection, and send the server's preface."""
+        """Register the connection, and send the server preface."""
         self.transport = cast(asyncio.Transport, transport)
         if (sealed := transport.get_extra_info("ssl_object")) is not None:
             self.protocol = sealed.selected_alpn_protocol() or ""
@@ -258,13 +263,13 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes to the core, and continue in a later iteration if the core leaves bytes unparsed."""
+        """Parse received bytes, and schedule another read if some bytes remain unparsed."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                # A client that sends more than this limit may lose the reason.
+                # If a client sends more than this limit, it may not be able to read the reason.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
@@ -275,7 +280,7 @@ class Connection(asyncio.Protocol):
             self.schedule_write()
 
     def continue_reading(self) -> None:
-        """Continue with the bytes of earlier iterations of the event loop."""
+        """Continue parsing bytes that were received in earlier event loop iterations."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -287,7 +292,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Continue in a later iteration, or after `LITTLE_SECONDS` if the frames make no progress."""
+        """Schedule another read, which is delayed by `LITTLE_SECONDS` if the frames make no progress."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
@@ -295,20 +300,20 @@ class Connection(asyncio.Protocol):
             self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
-        """Stop writing because the socket buffer is full."""
+        """Stop sending DATA because the socket buffer is full."""
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Resume writing because the socket buffer has room."""
+        """Resume sending DATA because the socket buffer has room again."""
         self._handle_events(self.calls.resume())
         self.schedule_write()
 
     def eof_received(self) -> bool:
-        """Return False to close the transport, because a client that half-closes TCP needs no responses."""
+        """Return False, so that the transport is closed when the client closes its side of the connection."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End all calls of the connection."""
+        """Cancel all calls of the connection."""
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
             self._cancel_task(answering)
@@ -319,21 +324,22 @@ class Connection(asyncio.Protocol):
         self._acceptor.remove_connection(self)
 
     def schedule_write(self) -> None:
-        """Schedule a write of the core's bytes at the end of the current iteration of the event loop."""
+        """Schedule a write at the end of the current event loop iteration."""
         if not self._is_dirty:
             self._is_dirty = True
             self._shared.writes.add(self)
 
     def write(self) -> None:
-        """Write the core's bytes, and count the unsent bytes."""
+        """Write all output to the transport, and update the number of unsent bytes."""
         self._is_dirty = False
         if self.transport.is_closing():
             return
         self._handle_events(self.calls.events())
         if out := self.calls.http2.take_output():
             self.transport.write(out)
-        # The core returns DATA in pieces, and the transport may call `pause_writing` after each piece. The
-        # remaining DATA then stays in the core, which has a limit, and not in the unlimited transport buffer.
+        # DATA is written in pieces, and the transport may call `pause_writing` after each piece. The
+        # remaining DATA then stays in the queue, whose size is limited, instead of the transport buffer,
+        # whose size is unlimited.
         while self.calls.http2.can_send_data:
             self._handle_events(self.calls.resume())
             self.transport.write(self.calls.http2.take_output())
@@ -348,28 +354,31 @@ class Connection(asyncio.Protocol):
             self._close_after_output()
 
     def end_with_reason(self, why: str) -> None:
-        """Close the connection with a GOAWAY that contains the reason."""
+        """Close the connection with a GOAWAY frame that contains the reason."""
         self.calls.http2.end_with_reason(Code.ENHANCE_YOUR_CALM, why)
         self.schedule_write()
 
     def _close_after_output(self) -> None:
-        """Close the connection after its last bytes, and abort the connection after `CLOSE_SECONDS`."""
+        """Close the connection after the remaining output, and abort it after `CLOSE_SECONDS`."""
         if self._has_hung_up:
             return
         self._has_hung_up = True
         if self._is_refused and self.transport.can_write_eof():
-            self.transport.write_eof()  # The client closes the connection after reading the reason.
+            self.transport.write_eof()  # The client closes the connection after it has read the reason.
         else:
             self.transport.close()
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send GOAWAY, after which the client begins no more calls, and open calls continue."""
+        """Send a GOAWAY frame, after which the client begins no more calls.
+
+        Open calls continue.
+        """
         self.calls.http2.shut_down()
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Ping an idle client, close the connection if a ping is unacknowledged, and refuse slow requests."""
+        """Refuse slow requests, ping an idle client, and close the connection if a ping is unacknowledged."""
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
@@ -377,7 +386,7 @@ class Connection(asyncio.Protocol):
             self.schedule_write()
 
     def send_ping(self) -> None:
-        """Ping the client."""
+        """Send a ping to the client."""
         self.calls.http2.send_ping()
         self.schedule_write()
 
@@ -409,7 +418,7 @@ class Connection(asyncio.Protocol):
                     self.schedule_write()
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Reply to a call with one message and status OK."""
+        """Reply to a call with a single message and the status OK."""
         self.calls.reply(stream_id, message)
         if not self._is_dirty:
             self.schedule_write()
@@ -437,8 +446,9 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # The core parses the next message and reopens the client's window only at this point, so a
-                # slow task does not fill the memory of the server.
+                # The next message is not parsed, and the window of the client is not enlarged, before the
+                # previous message has been processed. As a result, a slow task does not use up the memory of
+                # the server.
                 self._handle_events(self.calls.finish_message(stream_id))
                 self.schedule_write()
                 count += 1
@@ -448,7 +458,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Serve a call with a task, which is cancelled if the call is cancelled."""
+        """Process a call in a task, which is cancelled if the call is cancelled."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -457,7 +467,7 @@ class Connection(asyncio.Protocol):
 
     def _finish_task(self, stream_id: int, task: asyncio.Task[None]) -> None:
         if (answering := self._answering.pop(stream_id, None)) is not None:
-            answering.add_message(None)  # A second task may still await the messages of the request.
+            answering.add_message(None)  # Another task may still be waiting for the messages of the request.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
@@ -470,7 +480,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short reason for a TLS failure: the alert of the client or the error of the server."""
+    """Return a short reason for a TLS failure, which is either the client's alert or the server's error."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -1,4 +1,4 @@
-"""The detection of the protocol of a connection by its first bytes.
+"""Detection of the protocol of a connection from the first bytes.
 
 | first bytes                          | protocol                               | source             |
 |--------------------------------------|----------------------------------------|--------------------|
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""The number of bytes that suffices to identify any protocol."""
+"""The number of bytes that is sufficient to identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """The protocol of a connection to the protocol port."""
+    """The protocols that are distinguished on the protocol port."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"
@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def detect_protocol(first: bytes) -> Protocol | None:
-    """Return the protocol that begins with these bytes, or None if more bytes are needed."""
+    """Return the protocol that is identified by the first bytes, or None if more bytes are needed."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

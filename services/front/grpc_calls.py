@@ -1,4 +1,4 @@
-"""The server side of gRPC on one connection, which parses calls without a socket or a clock.
+"""The server side of gRPC on a connection, which parses calls without using a socket or a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
@@ -6,23 +6,23 @@
                       StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
     reply, send_message, end   send a response; `http2.take_output()` returns the bytes to write
 
-For a unary call, `CallReceived` is returned when the request is complete, and a handler never gets part of a
-message. Nearly every call consists of HEADERS and one DATA frame that arrive in one read. For such a call,
-`_handle_request` alone parses the request, without an `Incoming`.
+For a unary call, `CallReceived` is not returned before the request is complete, so that services never
+process partial messages. Almost all calls consist of HEADERS and a single DATA frame that are received in one
+read. Such calls are parsed entirely by `_handle_request`, without creating an `Incoming`.
 
-In a request stream, a message is parsed only after `finish_message` was called for the previous message. The
-flow control window of the client bounds the unparsed bytes, whereas a megabyte of compressed bytes could
-contain a million empty messages.
+In a request stream, each message is parsed only after `finish_message` has been called for the previous
+message. In this way, the size of unparsed data is limited by the client's flow control window, whereas one
+megabyte of compressed data may contain a million empty messages.
 
-`GrpcCalls` refuses requests with a wrong content type or HTTP verb (with an HTTP status), an unknown method,
-an unknown compression, or a message that is too long or truncated. The text of each refusal is the reason,
-because a client logs only the status and its text.
+`GrpcCalls` refuses requests with a wrong content type or HTTP method (with an HTTP status), requests for an
+unknown method, requests with an unknown compression, and requests with a message that is too long or
+truncated. The text of each refusal explains the reason, because clients log only the status and its text.
 
-Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
-connection, and `REQUESTS_BYTES_MAX` bytes on all connections (`RequestMemory`). A call that exceeds a bound
-is refused. After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
-`REQUEST_BYTES_PER_SECOND_MIN`. Bytes above the expected compression ratio (a decompression bomb) count as
-frames without progress.
+Limits: incomplete requests and unread messages may use up to `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
+connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). Calls that exceed a limit are refused.
+After `REQUEST_MS_MAX`, `check_limits` also refuses requests that are received at a rate below
+`REQUEST_BYTES_PER_SECOND_MIN`. Decompressed bytes beyond the expected compression ratio, as in a
+decompression bomb, are charged as frames without progress.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""The bytes counted for the objects of an incomplete request, and for each of its header fields."""
+"""The number of bytes that are charged for an incomplete request, and for each of its header fields."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A method of a service, with its target in the service, and whether its requests are streams."""
+    """A method of a service, with the target in the service and whether its requests are streams."""
 
     target: Any
     takes_stream: bool
@@ -75,7 +75,7 @@ class Method(NamedTuple):
 
 
 class CallReceived(NamedTuple):
-    """A call whose request is one message."""
+    """An event indicating that a call with a single request message has been received."""
 
     stream_id: int
     method: Method
@@ -84,7 +84,7 @@ class CallReceived(NamedTuple):
 
 
 class CallStarted(NamedTuple):
-    """A call whose request is a stream."""
+    """An event indicating that a call with a request stream has been started."""
 
     stream_id: int
     method: Method
@@ -92,20 +92,26 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message of a request stream, which must be finished with `finish_message`."""
+    """An event indicating that a message of a request stream has been received.
+
+    After processing the message, the caller must call `finish_message`.
+    """
 
     stream_id: int
     message: bytes
 
 
 class HalfClosed(NamedTuple):
-    """The client has sent the last message of a request."""
+    """An event indicating that the client has sent the last message of a request."""
 
     stream_id: int
 
 
 class CallCancelled(NamedTuple):
-    """The client has cancelled a call or violated the protocol, so that no response can be sent."""
+    """An event indicating that a call has been cancelled by the client or by a protocol violation.
+
+    No response can be sent for the call.
+    """
 
     stream_id: int
 
@@ -122,14 +128,14 @@ Event = (
 
 
 class RequestMemory:
-    """The total memory of incomplete requests on all connections, in bytes."""
+    """The total memory that is used by incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
 
 
 class Incoming:
-    """A request that is incomplete, or that has unread messages."""
+    """A request that is incomplete or has unread messages."""
 
     __slots__ = (
         "began_at",
@@ -148,13 +154,14 @@ class Incoming:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """The start time in seconds of the request or current message, and the bytes received since."""
+        """The time in seconds at which the request or current message began, and the bytes received since.
+        """
         self.whole: bytes | None = None
         """The message of a unary request."""
         self.said_bytes = -1
-        """The size in bytes of the returned but unread message of a request stream, or -1 without one."""
+        """The size in bytes of the message that was returned but not finished yet, or -1."""
         self.unread_bytes = 0
-        """The number of received bytes not yet returned to the client's flow control window."""
+        """The number of received bytes that have not been returned to the client's window yet."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -163,12 +170,15 @@ class Incoming:
 
     @property
     def memory_bytes(self) -> int:
-        """The number of bytes of memory that the request uses."""
+        """The amount of memory that the request uses, in bytes."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
 
 class GrpcCalls:
-    """The calls of one connection. `method_of` returns the method of a path, or None for an unknown path."""
+    """The gRPC calls on a connection.
+
+    `method_of` returns the method with the given path, or None if the path is unknown.
+    """
 
     __slots__ = (
         "_begun",
@@ -197,16 +207,17 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """The HTTP/2 events for a later iteration, after the maximum number of bytes was decompressed."""
+        """The HTTP/2 events to be handled later, because the limit on decompressed bytes has been reached."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
-        """The streams on which the header block of the response was sent."""
+        """The streams for which the header block of the response has been sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """The HTTP status and the start time in seconds of each request that is not gRPC, by stream."""
+        """The HTTP status and start time in seconds of each non-gRPC request, keyed by stream id.
+        """
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return the events in the received bytes."""
+        """Parse received bytes, and return the resulting events."""
         self._now = now
         found: list[Event] = []
         events, self._later, self._unpacked_bytes = self._later, [], 0
@@ -214,7 +225,7 @@ class GrpcCalls:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
             if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
-                continue  # The connection has ended, perhaps because of this request.
+                continue  # The connection has ended, possibly because of this request.
             self._handle_event(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
                 self._later = events[place + 1 :]
@@ -223,25 +234,28 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Whether `receive` must be called again in a later iteration for received bytes or events."""
+        """Whether `receive` must be called again later to process remaining bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Send blocked output, because the transport has room again, and return the events."""
+        """Send blocked output after the transport has room again, and return the resulting events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._handle_event(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return the events that responses and `check_limits` have caused."""
+        """Return the events that were caused by responses and by `check_limits`."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._handle_event(event, found)
         return found
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse slow requests, with events in `events`, and return the result of `Http2.check_limits`."""
+        """Refuse slow requests, and return the result of `Http2.check_limits`.
+
+        The resulting events are returned by `events`.
+        """
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
         for stream_id in late:
@@ -255,11 +269,11 @@ class GrpcCalls:
 
     @property
     def has_output(self) -> bool:
-        """Whether the connection has bytes to write, or events."""
+        """Whether there are bytes to be written or events to be returned."""
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
-        """Release the memory of all requests after the end of the connection."""
+        """Release the memory of all requests when the connection has ended."""
         for stream_id in list(self._incoming):
             self._remove_request(stream_id)
 
@@ -299,7 +313,7 @@ class GrpcCalls:
         if is_whole and not method.takes_stream and body[:1] == b"\0":
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
             is_taken = size <= method.message_bytes_max
-            # Nearly every call has one message in one frame.
+            # Almost all calls have a single message in a single frame.
             if is_taken and len(body) == PREFIX_BYTES + size:
                 found.append(CallReceived(stream_id, method, head, body[PREFIX_BYTES:]))
                 return
@@ -343,7 +357,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Add the next message of a stream to `found`, unless a message is still unread."""
+        """Add the next message of a request stream to `found`, unless the previous message is unfinished."""
         if incoming.said_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -360,7 +374,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _emit_call(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Add a call to `found` if the request is complete, or raise `Refused` unless it has one message."""
+        """Add a call to `found` if the request is complete, or raise `Refused` if the request is illegal."""
         self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -375,12 +389,12 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _reopen_window(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
-        """Return all but `left_bytes` unread bytes to the client's flow control window."""
+        """Return all but `left_bytes` of the unread bytes to the client's flow control window."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
     def _is_too_slow(self, incoming: Incoming) -> bool:
-        """Return whether a request, or a message of a stream, arrives too slowly."""
+        """Return whether a request, or a message of a request stream, is being received too slowly."""
         if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -419,7 +433,7 @@ class GrpcCalls:
         self.http2.finish_answer(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Reply to a request that is not gRPC with an HTTP status and a text."""
+        """Reply to a request that does not use gRPC with an HTTP status and a text."""
         self.http2.begin_answer(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.finish_answer(stream_id)
@@ -427,22 +441,22 @@ class GrpcCalls:
     # Responses.
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Reply to a call with one message and status OK."""
+        """Reply to a call with a single message and the status OK."""
         self.http2.send_answer(stream_id, HEAD, frame_message(message), WELL)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send the next message of a response."""
+        """Send the next message of a response stream."""
         if stream_id not in self._begun:
             self.begin(stream_id)
         self.http2.send_data(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Send the header block of a response, with additional header fields of the service."""
+        """Send the header block of a response, optionally with additional header fields."""
         self._begun.add(stream_id)
         self.http2.begin_answer(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End a response with a status and a text, and with `more` as further trailers."""
+        """End a response with a status, a text, and the additional trailers `more`."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -451,7 +465,7 @@ class GrpcCalls:
             self.http2.finish_answer(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
-        """Finish a message, reopen the flow control window, and return the next events."""
+        """Finish a message, enlarge the client's window, and return the next events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:
@@ -461,7 +475,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Reset a call that has no response because of an error in the service."""
+        """Reset a call that cannot be answered because of an error in the service."""
         self._begun.discard(stream_id)
         self._remove_request(stream_id)
         self.http2.reset_stream(stream_id, Code.INTERNAL_ERROR)

@@ -1,6 +1,6 @@
-"""The gRPC wire format over HTTP/2: header blocks, and messages in DATA frames.
+"""The wire format of gRPC over HTTP/2, which consists of header blocks and of messages in DATA frames.
 
-A message in DATA has this layout (PROTOCOL-HTTP2.md of grpc/grpc):
+A message in DATA has the following layout (see PROTOCOL-HTTP2.md in grpc/grpc):
 
 | bytes | content                                                  |
 |-------|----------------------------------------------------------|
@@ -8,9 +8,9 @@ A message in DATA has this layout (PROTOCOL-HTTP2.md of grpc/grpc):
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal is a single HEADERS
-frame with the fields of both HEADERS. Header blocks consist of literals without indexing (RFC 7541, 6.2.2),
-which any decoder can read independent of its table.
+A response consists of HEADERS, messages, and final HEADERS that contain `grpc-status`. A refusal is a single
+HEADERS frame that contains the fields of both HEADERS frames. Header blocks contain only literals without
+indexing (RFC 7541, 6.2.2), which can be decoded regardless of the client's table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEVEN_BITS: Final = 127
 
 
 class Status(IntEnum):
-    """The gRPC status codes."""
+    """The status codes of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -50,7 +50,7 @@ class Status(IntEnum):
 
 
 class Refused(Exception):
-    """A call is refused with a status and an error message."""
+    """Raised when a call is refused, with the status and the error message of the response."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def encode_string(value: bytes) -> bytes:
-    """Return a string literal without Huffman coding, prefixed with its length (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string without Huffman coding, with a length prefix (RFC 7541, 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
         return bytes((length,)) + value
@@ -70,12 +70,12 @@ def encode_string(value: bytes) -> bytes:
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """Return a header field literal without indexing."""
+    """Encode a header field as a literal without indexing."""
     return _NEW_NAME + encode_string(name.encode("latin-1")) + encode_string(value.encode("latin-1"))
 
 
 def encode_head(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
-    """Return the header block at the start of a response."""
+    """Return the header block with which a response begins."""
     begun = _STATUS_200 if status == 200 else _STATUS + encode_string(str(status).encode())
     others = b"".join(encode_field(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + encode_string(content_type.encode()) + others
@@ -83,13 +83,16 @@ def encode_head(status: int, content_type: str, fields: dict[str, str] | None = 
 
 @lru_cache(maxsize=1024)
 def encode_trailers(status: Status, text: str = "") -> bytes:
-    """Return the header block at the end of a response."""
+    """Return the header block with which a response ends."""
     said = encode_field("grpc-message", percent_encode(text)) if text else b""
     return encode_field("grpc-status", str(int(status))) + said
 
 
 def percent_encode(text: str) -> str:
-    """Return a text as `grpc-message`: UTF-8 with all but printable ASCII, and %, percent-encoded."""
+    """Return a text in the format of `grpc-message`, which is percent-encoded UTF-8.
+
+    All characters other than printable ASCII characters, and the percent sign, are encoded.
+    """
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -99,12 +102,12 @@ WELL: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
-    """Return the header block of a refusal."""
+    """Return the header block of a refused call."""
     return HEAD + encode_trailers(status, text)
 
 
 def parse_timeout(timeout: str) -> float:
-    """Return a `grpc-timeout` in seconds, or raise `Refused` if the timeout is invalid."""
+    """Convert a `grpc-timeout` to seconds, or raise `Refused` if the timeout is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -112,16 +115,17 @@ def parse_timeout(timeout: str) -> float:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return a message with its prefix of 5 bytes, without compression."""
+    """Return an uncompressed message with its 5-byte prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Messages:
-    """The messages of a request, assembled from the pieces of the body and returned one at a time.
+    """The messages of a request, which are assembled from pieces of the body and returned one at a time.
 
-    Pieces are joined on arrival, because separate small pieces would take many times their size in memory. A
-    gzip message is decompressed piece by piece, because a limit on the output does not bound the time.
-    Decompressing 32 MiB of nearly empty blocks with separate code tables takes 0.8 s.
+    Pieces are concatenated when they arrive, because small separate objects would use many times more memory.
+    Messages compressed with gzip are decompressed piece by piece, because a limit on the output size does not
+    limit the time. For example, it takes 0.8 s to decompress 32 MiB of nearly empty blocks with separate code
+    tables.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -132,11 +136,11 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """The decompressed bytes, and those above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The number of decompressed bytes, and the number of bytes beyond `UNPACKED_RATIO_MAX`."""
 
     @property
     def held_bytes(self) -> int:
-        """The size in bytes of received but not returned messages, as received or decompressed."""
+        """The size in bytes of the messages that have been received or decompressed but not returned."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -145,7 +149,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete, or raise `Refused` if it is invalid."""
+        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -173,7 +177,7 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """End the request, or raise `Refused` if the last message is incomplete."""
+        """Handle the end of the request, or raise `Refused` if the last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
@@ -196,7 +200,7 @@ class Messages:
 
 
 class GzipMessage:
-    """A gzip message with its decompressed bytes, and with `left_bytes` bytes that have not arrived."""
+    """A message compressed with gzip, of which `left_bytes` bytes have not been received yet."""
 
     __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
 
@@ -210,18 +214,18 @@ class GzipMessage:
 
     @property
     def excess_bytes(self) -> int:
-        """The number of decompressed bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The number of decompressed bytes beyond the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
         return max(0, len(self.plain) - self._worth_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Decompress the next bytes, or raise `Refused` if they are not gzip or the message is too long."""
+        """Decompress the next bytes, or raise `Refused` if they are invalid or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
-            # A second gzip member would be dropped, and zlib copies all bytes after the first member with
+            # A second gzip member would be ignored, and zlib would copy all bytes after the first member for
             # each piece.
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
@@ -237,5 +241,5 @@ class GzipMessage:
 
 
 def make_too_long(size: int, most: int) -> Refused:
-    """Return the refusal of a message that exceeds the size limit."""
+    """Return the error for a message that exceeds the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

@@ -1,7 +1,7 @@
-"""A decoder of header blocks (HPACK, RFC 7541), for a server that sets the dynamic table size to 0.
+"""An HPACK decoder (RFC 7541) for servers that set the size of the dynamic table to 0.
 
-A header block is a sequence of fields. With a dynamic table of size 0, the meaning of a field does not depend
-on the preceding fields, and a field can be looked up by its bytes:
+A header block is a sequence of fields. If the size of the dynamic table is 0, the meaning of a field does not
+depend on preceding fields, and decoded fields can be looked up by their encoded bytes:
 
 | first bits | field                                        | decoding                                   |
 |------------|----------------------------------------------|--------------------------------------------|
@@ -10,33 +10,35 @@ on the preceding fields, and a field can be looked up by its bytes:
 | 001        | the new size of the client's table           | only before the first field of a block     |
 | 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
-A name or value consists of its length (seven bits, and further bytes if all seven bits are set) and its
-bytes. The bytes are Huffman-coded if the first bit of the length is set.
+A name or value consists of a length and a sequence of bytes. The length has seven bits, which are followed by
+further bytes if all seven bits are set. The bit that precedes the length indicates whether the bytes are
+Huffman-coded.
 
-Most header fields of a client are the same in every call. The fields in `PER_CALL` differ between calls, and
-are not cached. A decoder caches the shapes of the last blocks of its connection. A shape consists of runs of
-bytes that are identical in each block, and the values of the changing fields are between the runs. A block
-with a known shape costs one comparison for each run and one step for each value, independent of the number of
-fields. A block of the official clients takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table
-of 4,096 bytes takes 6 to 18 us, and `hpack` takes 31 to 45 us. Without a table, a block is 150 to 300 bytes
-longer.
+Most of the header fields that a client sends are the same in every call. The fields in `PER_CALL` have
+different values in each call and are not cached. A decoder caches the shapes of the most recent blocks on its
+connection. A shape consists of runs of bytes that are the same in each block, between which the values of the
+variable fields are located. Decoding a block with a known shape requires one comparison per run and one step
+per variable value, regardless of the total number of fields. It takes 2.6 to 6.3 us to decode a block of the
+official clients (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6 to 18 us, and the
+`hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300 bytes longer.
 
-A client may use a dynamic table until it has acknowledged the size 0. Until the acknowledgement, the package
-`hpack` decodes the blocks of a client that uses a dynamic table. The server sends the size 0 to gRPC clients
-at their first call, and other clients (HTTP/2 conformance tests) keep their table.
+A client may use a dynamic table until it has acknowledged a table size of 0. Before the acknowledgement, the
+blocks of a client that uses a dynamic table are decoded by the package `hpack`. The server sets the table
+size to 0 at the first call of a gRPC client, while other clients, such as HTTP/2 conformance tests, may
+continue to use their table.
 
-After the acknowledgement, the dynamic table has the size 0, even if the client's next block does not contain
-the size update that RFC 7541 (4.2) requires. For example, nginx never sends the update, and adds entries that
-it never references. Adding an entry that is larger than the table empties the table and is not an error (RFC
-7541, 4.4), so a block of nginx is decoded like any other block. A reference to an entry of the dynamic table
-ends the connection.
+After the acknowledgement, the size of the dynamic table is considered to be 0, even if the client's next
+block does not contain the size update that is required by RFC 7541 (4.2). For example, nginx never sends the
+size update, and adds entries to the table without ever referencing them. Adding an entry that is larger than
+the table clears the table and is not an error (RFC 7541, 4.4), so that blocks of nginx can be decoded like
+any other blocks. If a block references an entry of the dynamic table, the connection is closed.
 
-Bounds: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes for
-each field. A longer block is refused. Without a dynamic table, the remaining bytes of a refused block are not
-decoded. With a dynamic table, the whole block is decoded, and a block of more than four times the maximum
-size ends the connection. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections, and up to
-`SHAPES_MAX` shapes for each connection. `work` is the cost of the last block in steps of 10 us, and
-`said_bytes` is the size of its fields.
+Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes of
+overhead per field. Requests with larger blocks are refused. If no dynamic table is used, the remaining bytes
+of such a block are not decoded. If a dynamic table is used, the entire block is decoded, and the connection
+is closed if the block is more than four times the maximum size. The decoders cache up to `KEPT_FIELDS_MAX`
+fields for all connections together and up to `SHAPES_MAX` shapes per connection. The cost of decoding the
+last block is available as `work`, in units of 10 us, and the size of its fields as `said_bytes`.
 """
 
 from __future__ import annotations
@@ -64,42 +66,45 @@ PER_CALL: Final = frozenset(
         "grpc-tags-bin",
     )
 )
-"""The fields whose value may differ in each call."""
+"""The fields with values that may be different in each call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
 """The size of a block with a dynamic table above which the connection is closed."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""The maximum number of fields of a block that are searched for uses of the dynamic table."""
+"""The maximum number of fields in a block that are examined for the use of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
-"""The bytes counted for a field in addition to its name and value (RFC 9113, 6.5.2)."""
+"""The overhead in bytes that is added to the size of each field (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
 
 METHOD, SCHEME, PATH, AUTHORITY, REGULAR, MALFORMED = 1, 2, 4, 8, 16, 32
-"""The kinds of fields. A request has the first three kinds, and pseudo fields precede regular fields."""
+"""The kinds of fields, of which the first three are required in a request.
+
+Pseudo-header fields must precede regular fields.
+"""
 _PSEUDO: Final = {":method": METHOD, ":scheme": SCHEME, ":path": PATH, ":authority": AUTHORITY}
 _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
     ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""The connection-specific fields of HTTP/1, which a request must not have (RFC 9113, 8.2.2)."""
+"""The connection-specific fields of HTTP/1, which are not allowed in a request (RFC 9113, 8.2.2)."""
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""The maximum number of table sizes in a block: the smallest size and the current size (RFC 7541, 4.2)."""
+"""The maximum number of table sizes in a block, which are the smallest and the final size (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
 
 
 class CompressionError(Exception):
-    """A header block, and therefore each later block of the connection, cannot be decoded."""
+    """Raised when a header block cannot be decoded, so that the connection must be closed."""
 
 
 class Malformed(Exception):
-    """A request is malformed (RFC 9113, 8.1.1), so its stream is reset.
+    """Raised when a request is malformed (RFC 9113, 8.1.1), so that its stream must be reset.
 
     `seen` contains the kinds of the fields in the request.
     """
@@ -110,11 +115,11 @@ class Malformed(Exception):
 
 
 class TooLong(Exception):
-    """A block has more than `HEADERS_BYTES_MAX` bytes, or more than `HEADERS_COUNT_MAX` fields."""
+    """Raised when a block has more than `HEADERS_BYTES_MAX` bytes or `HEADERS_COUNT_MAX` fields."""
 
 
 class Field(NamedTuple):
-    """A header field with its name, value and kind."""
+    """A header field with its name, value, and kind."""
 
     name: str
     value: str
@@ -122,20 +127,23 @@ class Field(NamedTuple):
 
 
 class Head:
-    """The fields of a request. The fields in `PER_CALL` are decoded on access.
+    """The header fields of a request. Fields in `PER_CALL` are decoded only when they are accessed.
 
-    The values of a repeated field are joined by commas (RFC 9110, 5.2).
+    If a field occurs more than once, its values are joined with commas (RFC 9110, 5.2).
     """
 
     __slots__ = ("_per_call", "fields")
 
     def __init__(self, fields: dict[str, str], per_call: dict[str, bytes]) -> None:
         self.fields = fields
-        """The fields that are not in `PER_CALL`. The dictionary is shared between calls, and is read-only."""
+        """The fields that are not in `PER_CALL`.
+
+        The dictionary is shared between calls and must not be modified.
+        """
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """Return the value of a field, or "" if the request does not have it.
+        """Return the value of a field, or an empty string if the request does not contain the field.
 
         Raise `CompressionError` if the value cannot be decoded.
         """
@@ -143,7 +151,7 @@ class Head:
         return self.fields.get(name, "") if raw is None else decode_string(raw)
 
     def has(self, name: str) -> bool:
-        """Return whether the request has a field."""
+        """Return whether the request contains a field."""
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
@@ -152,7 +160,10 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The common part of similar blocks: runs of bytes, and the names of the values between the runs."""
+    """The parts that similar blocks have in common.
+
+    The names are those of the values that are located between the runs of bytes.
+    """
 
     runs: tuple[bytes, ...]
     names: tuple[str, ...]
@@ -160,25 +171,32 @@ class Shape(NamedTuple):
 
 
 class FieldDecoder:
-    """The header block decoder of one connection. `kept` is the cache of fields of all connections."""
+    """A decoder for the header blocks of a connection.
+
+    `kept` is a cache of fields that is shared by all connections.
+    """
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """The cost of the last block in steps of 10 us, or 0 if the block had a known shape."""
+        """The cost of the last block in units of 10 us, or 0 if the shape of the block was known."""
         self.said_bytes = 0
-        """The length of the last block or, for a new shape, the size of its fields with 32 bytes each."""
+        """The length of the last block.
+
+        If the shape of the block was unknown, this is the size of its fields, including 32 bytes of overhead
+        per field.
+        """
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
-        """The `hpack` decoder, while the client uses a dynamic table, or None."""
+        """The `hpack` decoder, or None if the client does not use a dynamic table."""
         self._is_acknowledged = False
         self._table_bytes = TABLE_BYTES_DEFAULT
-        """The last dynamic table size that the client has set."""
+        """The last dynamic table size that was set by the client."""
 
     def disable_table(self) -> None:
-        """Handle the client's acknowledgement of the table size 0."""
+        """Handle the acknowledgement of the table size 0 by the client."""
         self._is_acknowledged = True
 
     @property
@@ -187,7 +205,7 @@ class FieldDecoder:
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """Return the request in a complete block, or raise `CompressionError`, `Malformed`, or `TooLong`."""
+        """Decode a complete block, or raise `CompressionError`, `Malformed`, or `TooLong`."""
         self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
@@ -197,9 +215,9 @@ class FieldDecoder:
         return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block has the valid trailers of a request, or raise `CompressionError`.
+        """Return whether a block contains valid trailers of a request, or raise `CompressionError`.
 
-        A block that uses the client's dynamic table also updates the table.
+        If the block uses the client's dynamic table, the table is also updated.
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
@@ -223,9 +241,9 @@ class FieldDecoder:
         return head
 
     def _read_table_sizes(self, block: bytes) -> int:
-        """Apply the table sizes at the start of a block, and return where its fields begin.
+        """Apply the table sizes at the beginning of a block, and return the position of the first field.
 
-        Raise `CompressionError` if a size or the number of sizes is not allowed.
+        Raise `CompressionError` if a table size, or the number of table sizes, is not allowed.
         """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
@@ -235,7 +253,7 @@ class FieldDecoder:
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             if size != self._table_bytes:
-                self._shapes.clear()  # The fields of a known shape may enter the table of the new size.
+                self._shapes.clear()  # Fields of a known shape may be added to a larger table.
             self._table_bytes = size
         return at
 
@@ -284,10 +302,10 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at `at`, the start of its value, and its end.
+        """Return the field at the position `at`, the start position of its value, and its end position.
 
-        The start is 0 for a field that is not in `PER_CALL`. Raise `CompressionError` if the field cannot be
-        decoded.
+        The start position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
+        cannot be decoded.
         """
         first = block[at]
         if first & _INDEXED:
@@ -314,7 +332,7 @@ class FieldDecoder:
 
 
 def _match_shape(block: bytes, shape: Shape) -> Head | None:
-    """Return the request in a block of a known shape, or None if the block has another shape."""
+    """Return the fields of a block with a known shape, or None if the block has a different shape."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
     for name in names:
@@ -348,7 +366,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return the fields by name, or raise `Malformed` if the fields are not valid for a request."""
+    """Return a dictionary of the fields, or raise `Malformed` if the fields of the request are invalid."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -361,9 +379,9 @@ def _check_fields(fields: list[Field]) -> dict[str, str]:
 
 
 def _uses_dynamic_table(block: bytes, at: int) -> bool:
-    """Return whether a field of a block enters or references the client's table.
+    """Return whether any field of a block is added to the client's table or references the table.
 
-    Raise `CompressionError` if the block has too many fields, or a field is truncated.
+    Raise `CompressionError` if the block has too many fields or if a field is truncated.
     """
     count = 0
     while at < len(block):
@@ -389,9 +407,10 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 
 
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end (RFC 7541, 5.1), or raise `CompressionError` if it is invalid.
+    """Return an integer and its end position (RFC 7541, 5.1), or raise `CompressionError` if it is invalid.
 
-    The integer is in the low bits of `mask` and, if all of these bits are set, in the following bytes.
+    The value is stored in the low bits of the first byte, which are selected by `mask`, and also in the
+    following bytes if all of these bits are set.
     """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")
@@ -418,7 +437,7 @@ def _find_string_end(block: bytes, at: int) -> int:
 
 
 def decode_string(raw: bytes) -> str:
-    """Return the text of a length-prefixed string, or raise `CompressionError` if the string is invalid."""
+    """Decode a length-prefixed string, or raise `CompressionError` if the string is invalid."""
     _, at = decode_integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _decode_latin1(raw[at:])

@@ -1,9 +1,10 @@
-"""The server side of one HTTP/2 connection (RFC 9113), which parses bytes without a socket or a clock.
+"""The server side of an HTTP/2 connection (RFC 9113), which parses bytes without using a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
     send_answer, begin_answer ...       the responses; `take_output()` returns the bytes to write
 
-A stream consists of a request and its response. The state of a stream determines the handling of a frame:
+A stream consists of a request and the response to it. The handling of a frame depends on the state of its
+stream:
 
 | state              | HEADERS         | DATA          | end of request     | RST_STREAM | server end |
 |--------------------|-----------------|---------------|--------------------|------------|------------|
@@ -13,32 +14,39 @@ A stream consists of a request and its response. The state of a stream determine
 | closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
-(1) The client may still send DATA, and RST_STREAM(NO_ERROR) requests the end of the DATA.
-(2) Frames may have been in transit. The last `RESET_KEPT` streams that the server has reset are recorded.
+(1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA.
+(2) Frames that arrive after a reset may have been in transit. This applies to the last `RESET_KEPT` streams
+that were reset by the server.
 
-Flow control. The windows of a stream and of the connection limit the DATA that each side may send.
-- Received DATA is counted on arrival, including padding, and `acknowledge_data` enlarges the windows. DATA on
-  closed streams also enlarges the window of the connection, because the client has counted these bytes.
-- DATA to send is queued in its stream until both windows and the transport (`is_full`) have room. Streams are
-  served in turn, and a stream that is blocked by its own window does not block other streams.
-- `is_drained(stream_id)` is true if all DATA sent on a stream has passed flow control.
+Flow control. The DATA that each side can send is limited by flow control windows for each stream and for the
+connection.
+- Received DATA, including padding, is counted when it arrives, and the windows are enlarged by
+  `acknowledge_data`. DATA for closed streams also enlarges the connection window, because the client has
+  counted these bytes.
+- DATA to be sent is queued for its stream until both windows permit it and the transport has room
+  (`is_full`). Streams are served in turn, and a stream that is blocked by its own window does not block other
+  streams.
+- `is_drained` returns True if all DATA sent on a stream has passed flow control.
 
-`Bounds` limits the concurrent streams, the bytes of a header block, the bytes of the header blocks of all
-streams, and the DATA queued for sending. A frame without progress takes one unit of an allowance, and a
-header block over the limit takes more. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM,
-WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, and unknown types. Elapsed time and responses refill the
-allowance, and a connection that exhausts the allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
-within `ping_seconds` of the last ping is a strike, and the third strike ends the connection with
-`too_many_pings`. HEADERS and DATA of the server reset the strikes, because clients measure the round-trip
-time with pings while receiving.
+`Bounds` contains limits on the number of concurrent streams, the size of a header block, the total size of
+the header blocks of all streams, and the size of DATA queued for sending. Each frame that makes no progress
+uses one unit of the connection's allowance, and each header block that exceeds the limit uses several units.
+The frames that make no progress are PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, DATA
+with only a few bytes, and frames of unknown types. The allowance is refilled over time and by responses, and
+a connection without any allowance left is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping that follows
+another ping within `ping_seconds` is a strike, and the connection is closed with `too_many_pings` at the
+third strike. Strikes are reset when the server sends HEADERS or DATA, because clients use pings to measure
+the round-trip time while they receive data.
 
-Fairness: `receive` parses frames with a total cost of up to `work_per_turn`. While `has_unread` is true, the
-transport must not be read, and `receive` must be called again in a later iteration of the event loop.
+Fairness: A call of `receive` parses frames with a total cost of at most `work_per_turn`. As long as
+`has_unread` is true, no more bytes must be read from the transport, and `receive` must be called again in a
+later iteration of the event loop.
 
-Time limits: `check_limits` closes a connection if a frame, a header block or the preface stays incomplete, or
-output stays unread, for longer than `Bounds` allows.
+Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
+for too long, or if output remains unread for too long (`Bounds`).
 
-Cost: a request with HEADERS and one DATA frame takes 8 us, including the response and `grpc_calls`.
+Cost: a request with HEADERS and a single DATA frame takes 8 us, including the response and the processing in
+`grpc_calls`.
 """
 
 from __future__ import annotations
@@ -83,29 +91,32 @@ Bytes = bytes | memoryview
 RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
-"""The states of a stream. A closed stream is removed and has no state."""
+"""The states of a stream, except that closed streams are removed and have no state."""
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
-"""The number of oversized header blocks that exhaust the allowance. Decoding a block takes milliseconds."""
+"""The number of oversized header blocks that use up the entire allowance.
+
+Decoding an oversized header block takes several milliseconds.
+"""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
 _REACHED_PING: Final = b"tidehere"
 
 
 class Bounds(NamedTuple):
-    """The limits of one connection."""
+    """The limits that apply to a connection."""
 
     streams: int = limits.CONNECTION_STREAMS_MAX
     stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
     connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
     header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
-    """The maximum size of the header blocks of all open streams."""
+    """The maximum total size of the header blocks of all open streams, in bytes."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
-    """The maximum size of DATA that has not passed flow control, in bytes."""
+    """The maximum size of the DATA that has not passed flow control, in bytes."""
     written_bytes: int = 64 * 1024
-    """The maximum size in bytes of DATA in one write, after which the transport is checked for room."""
+    """The maximum size of the DATA in a single write, in bytes."""
     idle_frames: int = limits.IDLE_FRAMES_MAX
     idle_frames_per_second: float = limits.IDLE_FRAMES_PER_SECOND
     ping_seconds: float = limits.PING_INTERVAL_MS_MIN / 1000
@@ -115,7 +126,10 @@ class Bounds(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """The header block of a request was received. If `is_whole` is true, `body` is the complete body."""
+    """An event indicating that the header block of a request has been received.
+
+    If `is_whole` is true, `body` contains the entire body of the request.
+    """
 
     stream_id: int
     head: Head
@@ -124,13 +138,18 @@ class RequestReceived(NamedTuple):
 
 
 class HeadersTooLong(NamedTuple):
-    """A request exceeds the limits on header fields, and must be refused."""
+    """An event indicating that a request exceeds the limits on header fields and must be refused."""
 
     stream_id: int
 
 
 class DataReceived(NamedTuple):
-    """A part of a request body, to be acknowledged with `acknowledge_data`. `is_end` marks the last part."""
+    """An event indicating that a part of a request body has been received.
+
+    The part must be acknowledged with `acknowledge_data`.
+
+    `is_end` is true for the last part of the body.
+    """
 
     stream_id: int
     data: bytes
@@ -138,22 +157,22 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A client has reset a stream, or violated the protocol on a stream, so the stream is closed."""
+    """An event indicating that a stream has been reset, either by the client or by a protocol violation."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """All queued DATA of a stream has passed flow control."""
+    """An event indicating that all queued DATA of a stream has passed flow control."""
 
     stream_id: int
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection has ended, and must be closed after the output of `take_output` is written.
+    """An event indicating that the connection must be closed after the remaining output is written.
 
-    `why` is the reason, or empty after a regular end.
+    `why` is the reason, or an empty string if the connection ended normally.
     """
 
     code: Code
@@ -164,7 +183,7 @@ Event = RequestReceived | HeadersTooLong | DataReceived | StreamReset | StreamDr
 
 
 class ProtocolViolation(Exception):
-    """A client has violated the protocol, and its connection must be closed."""
+    """Raised when the client has violated the protocol, so that the connection must be closed."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -172,7 +191,7 @@ class ProtocolViolation(Exception):
 
 
 class Stream:
-    """An open stream of a connection."""
+    """An open stream of an HTTP/2 connection."""
 
     __slots__ = (
         "declared_bytes",
@@ -194,20 +213,20 @@ class Stream:
         self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
-        """The content-length of the request, or -1 if it has none."""
+        """The content-length of the request, or -1 if the request has no content-length."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """The received bytes of the body, the bytes to consume, and the bytes to return to the window."""
+        """The numbers of body bytes received, not acknowledged yet, and not returned to the window yet."""
         self.waiting: deque[Bytes] | None = None
-        """The DATA that has not passed flow control."""
+        """The queued DATA that has not passed flow control."""
         self.waiting_bytes = 0
         self.trailers = b""
-        """The header block that ends the response, after all DATA."""
+        """The header block that follows the DATA and ends the response."""
         self.is_ended = False
-        """Whether the response is complete, even if a part has not been sent."""
+        """Whether the response is complete, even if some parts of it have not been sent yet."""
 
 
 class Http2:
-    """The protocol state of an HTTP/2 connection, from the preface on."""
+    """The protocol state of an HTTP/2 connection, which begins with the preface."""
 
     __slots__ = (
         "_allowance",
@@ -260,22 +279,22 @@ class Http2:
         self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
         self._headers_bytes = 0
-        """The size of the header blocks of all open streams."""
+        """The total size of the header blocks of all open streams."""
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
-        """The stream ids that the client has skipped, and may no longer use."""
+        """The stream ids that were skipped by the client and must not be used afterwards."""
         self._rest = b""
         self.has_unread = False
-        """Whether frames remain to be parsed in a later iteration of the event loop."""
+        """Whether there are frames that must be parsed in a later iteration of the event loop."""
         self._work = 0
-        """The work that is left for the current call of `receive`."""
+        """The amount of work that may still be done by the current call of `receive`."""
         self._is_greeted, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
-        """An incomplete header block, with its stream, the flags of its HEADERS and its received bytes."""
+        """An incomplete header block, as (stream id, flags of the HEADERS frame, received bytes), or None."""
         self._partial_at: float | None = now
-        """The time since which a frame, a header block, or the preface is incomplete, or None."""
+        """The time since which a frame, a header block, or the preface has been incomplete, or None."""
         self._out: list[Bytes] = [
             encode_settings(
                 {
@@ -291,36 +310,36 @@ class Http2:
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
-        """The receive window of new streams that the client has acknowledged."""
+        """The initial receive window for new streams that has been acknowledged by the client."""
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
-        """The functions to call at the next acknowledgements of SETTINGS, in the order sent."""
+        """The functions to be called for the next acknowledgements of SETTINGS, in order."""
         self._ready: dict[int, None] = {}
-        """The streams whose DATA is blocked by the connection's window or the transport, in send order."""
+        """The streams with DATA that is blocked by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
-        """The DATA bytes sent so far, and the value at the last check with the time of its change."""
+        """The number of DATA bytes sent, and the (number, time) of the last check with a different number."""
         self.is_full = False
-        """Whether the transport has no room for DATA."""
+        """Whether the transport has no room for more DATA."""
         self._unsaid_ends: dict[int, None] = {}
-        """The streams of which only the end of the response is blocked by the transport."""
+        """The streams for which the transport blocks only the end of the response."""
         self._room_bytes = bounds.written_bytes
-        """The bytes of DATA that may still be added to the output of the next `take_output`."""
+        """The number of DATA bytes that may still be added to the next output."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
         self.reached_at = 0.0
-        """The time of the last acknowledgement of `send_ping`, or 0 before the first acknowledgement."""
+        """The time at which the client last acknowledged a `send_ping`, or 0 if it has never done so."""
         self._closing_from: int | None = None
-        """The last stream to serve during shutdown, or None."""
+        """The id of the last stream that is served during shutdown, or None."""
         self._is_leaving = self.is_over = False
         self._events: list[Event] = []
 
     # Received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse the received bytes, up to the limit `work_per_turn`, and return the events.
+        """Parse received bytes until the limit `work_per_turn` is reached, and return the resulting events.
 
-        `now` is the time of a monotonic clock, in seconds.
+        `now` is the current time of a monotonic clock in seconds.
         """
         if self.is_over:
             return []
@@ -389,7 +408,7 @@ class Http2:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with a single HEADERS frame, and with a body in a single DATA frame, if any."""
+        """Handle a request with one HEADERS frame, including its body if the body is in one DATA frame."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
             length = high << 8 | low
@@ -438,7 +457,7 @@ class Http2:
             self._handle_header_block(stream_id, first_flags, bytes(block), b"")
 
     def _handle_header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """Handle a complete header block, which begins a new request or ends an open request."""
+        """Handle a complete header block, which begins a new request or ends an open one."""
         if stream_id <= self._last_id:
             self._handle_trailers(stream_id, flags, block)
             return
@@ -460,7 +479,7 @@ class Http2:
         finally:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
-            return  # The GOAWAY informs the client that the stream is not served.
+            return  # The GOAWAY frame informs the client that the stream is not served.
         headers_bytes = self._fields.said_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
@@ -480,7 +499,7 @@ class Http2:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid, and otherwise reset the stream."""
+        """Return whether the content-length of a request is valid, and reset the stream if it is not."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -493,7 +512,7 @@ class Http2:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle HEADERS on an open stream, which are the trailers of a request."""
+        """Handle a header block for an existing stream, which contains the trailers of the request."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -563,7 +582,7 @@ class Http2:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by the number of bytes that were read or discarded."""
+        """Enlarge the connection's receive window by a number of bytes that were consumed or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -644,7 +663,7 @@ class Http2:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
-        """Change the send windows of all streams, once for each SETTINGS frame."""
+        """Change the send windows of all streams, which is done only once per SETTINGS frame."""
         by_bytes, self._stream_send_window = window - self._stream_send_window, window
         if by_bytes:
             self._work -= len(self._streams) // 2
@@ -680,7 +699,10 @@ class Http2:
             self._end_if_idle()
 
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Handle a GOAWAY of the client, which then opens no more streams. Open streams continue."""
+        """Handle a GOAWAY frame from the client.
+
+        The client does not open any more streams, and the open streams continue.
+        """
         self._spend_allowance(1)
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
@@ -725,7 +747,7 @@ class Http2:
     # Sent frames.
 
     def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a complete response with its header block, its DATA, and its trailers."""
+        """Send a complete response, consisting of a header block, DATA, and trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -760,7 +782,7 @@ class Http2:
             self._strikes = 0
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send DATA of a response."""
+        """Send a part of the body of a response as DATA."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -780,27 +802,28 @@ class Http2:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def finish_answer(self, stream_id: int, trailers: bytes = b"") -> None:
-        """End a response with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
+        """End a response with trailers, or with an empty DATA frame if there are no trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
         stream.is_ended, stream.trailers = True, trailers
         if stream.waiting is not None:
             return
-        # The stream remains counted, because otherwise unread refusals would accumulate without limit.
+        # The stream still counts as open, because the number of unread error responses would otherwise be
+        # unlimited.
         if self.is_full:
             self._unsaid_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
     def reset_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream, and ignore frames of the stream that are still in transit."""
+        """Reset a stream, and ignore subsequent frames for the stream that are still in transit."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Return consumed bytes of a body to the windows, unless the stream is closed."""
+        """Return the consumed bytes of a request body to the windows, unless the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -813,14 +836,20 @@ class Http2:
         return stream is None or stream.waiting is None
 
     def disable_table(self) -> None:
-        """Set the client's header table size to 0, once, to receive header blocks without a dynamic table."""
+        """Set the header table size to 0, so that the client does not use an HPACK dynamic table.
+
+        Only the first call has an effect.
+        """
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
             self._unacknowledged.append(self._fields.disable_table)
             self._out.append(encode_settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def shut_down(self) -> None:
-        """Begin the shutdown with a GOAWAY, and serve streams that the client opens before it arrives."""
+        """Begin the shutdown by sending a GOAWAY frame.
+
+        Streams that the client opens before it receives the GOAWAY frame are still served.
+        """
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
             self._out.append(
@@ -828,7 +857,7 @@ class Http2:
             )
 
     def resume(self) -> list[Event]:
-        """Send blocked output, because the transport has room again, and return the events."""
+        """Send blocked output after the transport has room again, and return the resulting events."""
         self.is_full = False
         ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
@@ -838,12 +867,12 @@ class Http2:
         return self.events()
 
     def events(self) -> list[Event]:
-        """Return the events since the last call, and clear them."""
+        """Return and clear the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def take_output(self) -> bytes:
-        """Return the bytes to write, and clear them."""
+        """Return and clear the bytes to be written."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -851,7 +880,7 @@ class Http2:
         return b"".join(out)
 
     def charge_frames(self, count: float) -> None:
-        """Take `count` frames without progress from the allowance."""
+        """Reduce the allowance as if `count` frames without progress had been received."""
         if not self.is_over:
             try:
                 self._spend_allowance(count)
@@ -859,12 +888,12 @@ class Http2:
                 self.end_with_reason(broken.code, str(broken))
 
     def send_ping(self) -> None:
-        """Ping the client. `reached_at` is the time of the last acknowledgement."""
+        """Send a ping to the client, whose acknowledgement updates `reached_at`."""
         if not self.is_over:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Check the time limits, and ping a client that has been idle for `ping_seconds`.
+        """Check the time limits, and send a ping if the client has been idle for `ping_seconds`.
 
         End the connection if a limit of `Bounds` is exceeded. Return False if the client has not acknowledged
         a ping within `pong_seconds`.
@@ -895,31 +924,31 @@ class Http2:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether part of the allowance is used, so that reads of the connection may be delayed."""
+        """Whether a part of the allowance has been used, so that reads may be delayed."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_output(self) -> bool:
-        """Whether the connection has bytes to write, or events."""
+        """Whether there are bytes to be written or events to be returned."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """The size in bytes of the DATA that is blocked by flow control or the transport."""
+        """The number of DATA bytes that are blocked by flow control or by the transport."""
         return self._waiting_bytes
 
     @property
     def uses_table(self) -> bool:
-        """Whether the client may still use an HPACK dynamic table."""
+        """Whether the client may use an HPACK dynamic table."""
         return self._fields.uses_table
 
     @property
     def can_send_data(self) -> bool:
-        """Return whether queued DATA can be sent now."""
+        """Whether queued DATA can be sent now."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send queued DATA, one frame of each stream in turn."""
+        """Send queued DATA, one frame per stream in turn."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
@@ -943,7 +972,7 @@ class Http2:
     def _send_within_windows(
         self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30
     ) -> Bytes:
-        """Send DATA up to the windows and `frames` frames, and return the remaining DATA without a copy."""
+        """Send as much DATA as the windows and the limit `frames` permit, and return the remaining DATA."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -965,7 +994,7 @@ class Http2:
         self._said_bytes += said_bytes
         if said_bytes:
             self._strikes = 0
-        # Small window updates must not increase the allowance.
+        # A client must not be able to regain allowance by sending small window updates.
         if said_bytes >= min(len(data), _EARNING_BYTES):
             self._earn_allowance()
         return left
@@ -979,7 +1008,7 @@ class Http2:
         self._close_answered(stream_id, stream)
 
     def _close_answered(self, stream_id: int, stream: Stream) -> None:
-        """Close a stream after its response was sent."""
+        """Close a stream after the response has been sent."""
         self._strikes = 0
         self._earn_allowance()
         if stream.state == OPEN:
@@ -1002,13 +1031,13 @@ class Http2:
                 )
 
     def _refill_allowance(self) -> None:
-        """Refill the allowance for the time since the last refill."""
+        """Refill the allowance for the time that has passed since the last refill."""
         seconds, self._allowance_at = self._now - self._allowance_at, self._now
         filled = self._allowance + seconds * self._bounds.idle_frames_per_second
         self._allowance = min(filled, float(self._bounds.idle_frames))
 
     def _fail_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream after a protocol violation of the client."""
+        """Reset a stream because the client has violated the protocol."""
         if stream_id in self._streams:
             self._remove_stream(stream_id)
             self._events.append(StreamReset(stream_id, code))
@@ -1039,7 +1068,7 @@ class Http2:
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def end_with_reason(self, code: Code, why: str) -> None:
-        """End the connection with a GOAWAY that contains the reason."""
+        """End the connection with a GOAWAY frame that contains the reason."""
         self._out.append(encode_goaway(self._last_id, code, why))
         self.is_over = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]

@@ -8,7 +8,7 @@
 | 4     | one reserved bit, then the stream id, or 0 for the connection                    |
 | ...   | payload                                                                          |
 
-Each function returns one type of frame.
+Each function encodes one type of frame.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The connection preface of a client (RFC 9113, 3.4)."""
+"""The connection preface that is sent by a client (RFC 9113, 3.4)."""
 HEAD: Final = struct.Struct(">HBBBI")
-"""The frame header: the upper 16 and lower 8 bits of the length, the type, the flags, and the stream."""
+"""The frame header, with the high 16 and low 8 bits of the length, the type, the flags, and the stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -40,7 +40,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """The supported frame types. Frames of other types must be ignored (RFC 9113, 4.1)."""
+    """The frame types that are supported. Frames of any other type must be ignored (RFC 9113, 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -55,7 +55,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The identifiers of the settings (RFC 9113, 6.5.2)."""
+    """The identifiers of settings (RFC 9113, 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -66,7 +66,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """The error codes of streams and connections (RFC 9113, 7)."""
+    """The error codes for streams and connections (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -85,35 +85,35 @@ class Code(IntEnum):
 
 
 def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame of the given type with a payload."""
+    """Return a frame with the given type and payload."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def encode_settings(pairs: dict[Setting, int]) -> bytes:
-    """Return a SETTINGS frame with an identifier of 2 bytes and a value of 4 bytes for each setting."""
+    """Return a SETTINGS frame, in which each setting has a 2-byte identifier and a 4-byte value."""
     return encode_frame(
         Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items())
     )
 
 
 def encode_window_update(stream_id: int, by_bytes: int) -> bytes:
-    """Return a WINDOW_UPDATE frame with the window increment in 4 bytes."""
+    """Return a WINDOW_UPDATE frame with a 4-byte window increment."""
     return encode_frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
 
 
 def encode_rst_stream(stream_id: int, code: Code) -> bytes:
-    """Return an RST_STREAM frame with the error code in 4 bytes."""
+    """Return an RST_STREAM frame with a 4-byte error code."""
     return encode_frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return a GOAWAY frame with the last served stream, the error code, and a text for the client's log."""
+    """Return a GOAWAY frame with the id of the last stream, the error code, and a text for debugging."""
     return encode_frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
 def encode_ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return a PING frame with 8 bytes, which the acknowledgement repeats."""
+    """Return a PING frame with an 8-byte payload, which is repeated in the acknowledgement."""
     return encode_frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 

@@ -1,13 +1,13 @@
-"""The protocol port, which detects the protocol of a connection, and serves or refuses the connection.
+"""The protocol port, which accepts connections, detects their protocol, and serves or refuses them.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       an error message, then close
 
-The port limits the connections and the unauthenticated connections per address, and the idle time of a
-connection (`services.front.admission`). The port also limits the number and the duration of concurrent TLS
-handshakes. `services.front.http2.Bounds` limits the memory of a connection. Connections are checked every
-`LOOK_SECONDS`.
+The port limits the number of connections and of unauthenticated connections per address, and the idle time of
+a connection (`services.front.admission`). The number and duration of concurrent TLS handshakes are also
+limited. The memory of a connection is limited by `services.front.http2.Bounds`. The limits of each connection
+are checked every `LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -45,32 +45,31 @@ BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
-"""The initial and the maximum interval between two attempts to read more of the first bytes."""
+"""The initial and maximum interval between two attempts to read more bytes."""
 LOOK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
-"""The interval, in seconds, between two checks whether a client has acknowledged a ping."""
+"""The interval in seconds at which ping acknowledgements are checked."""
 REFUSALS_MAX: Final = 64
 REFUSAL_SECONDS: Final = 2.0
-"""The maximum number of concurrent refusals with a message, and the time limit for each step."""
+"""The maximum number of concurrent refusals with a message, and the time limit for each step of a refusal."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""The response to a broken HTTP/2 preface, which is a GOAWAY with a text (RFC 9113, 3.4)."""
+"""The protocol of unknown bytes, to which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
 SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
-"""A function that is called for each refused connection, with a short reason, the address, and details."""
+"""A function that is called for each refused connection with a short reason, the address, and details."""
 log = structlog.get_logger()
 
 
 class Port:
     """The protocol port of a broker, which must be created in the event loop that serves the port.
 
-    `tls` returns the context of a TLS handshake. If `tls` is None, the port does not support TLS. If
-    `asks_callers` is true, each new connection counts as unauthenticated until a call on it has passed
-    authentication.
+    `tls` returns the context for a TLS handshake. If `tls` is None, TLS is not supported. If `asks_callers`
+    is true, a new connection counts as unauthenticated until one of its calls has been authenticated.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Port:
         )
         self._is_leaving = False
         self._ended: asyncio.Future[None] | None = None
-        """A future that is done when the last connection is closed."""
+        """A future that is completed when the last connection has been closed."""
 
     @property
     def connection_count(self) -> int:
@@ -107,11 +106,11 @@ class Port:
 
     @property
     def table_count(self) -> int:
-        """The number of connections whose clients use an HPACK dynamic table."""
+        """The number of connections on which the client may use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
-        """Accept connections on a bound socket."""
+        """Start accepting connections on a bound socket."""
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._listening = listening
@@ -119,7 +118,10 @@ class Port:
         self._sweep.start()
 
     async def leave(self, grace_seconds: float) -> None:
-        """Stop accepting connections, wait up to `grace_seconds` for open calls, and close connections."""
+        """Stop accepting connections, and close all connections.
+
+        Open calls may continue for up to `grace_seconds`.
+        """
         self._is_leaving = True
         self._stop_listening()
         for task in list(self._arriving):
@@ -136,10 +138,10 @@ class Port:
         self._sweep.stop()
 
     async def has_reachable_client(self, seconds: float) -> bool:
-        """Ping all connected clients, and return whether any client responds within `seconds`.
+        """Ping all connected clients, and return whether at least one client responds within `seconds`.
 
-        Clients that connect from the broker's own address (other than loopback) are not pinged, because a
-        response from the same machine would not prove that the network works.
+        Clients that connect from the broker's own address (other than a loopback address) are not pinged,
+        because a response from the same machine does not show that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -175,7 +177,7 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stop accepting for one second, as asyncio does, when the system has no file descriptors left."""
+        """Stop accepting connections for one second, as in asyncio, if no file descriptors are left."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -186,7 +188,7 @@ class Port:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     async def _admit_connection(self, one: socket.socket, host: str) -> None:
-        """Detect the protocol of a new connection, and serve or refuse the connection."""
+        """Check the limits for a new connection, and serve or refuse the connection."""
         has_strangers = self._strangers[host] >= self._limits.strangers_per_address
         if has_strangers or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
@@ -201,7 +203,7 @@ class Port:
                 _close(one)
 
     async def _serve_connection(self, one: socket.socket, host: str) -> bool:
-        """Serve a connection, or return False if the connection was refused or closed instead."""
+        """Serve a connection, or return False if the connection was refused or closed."""
         protocol, first = await self._detect_protocol(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
@@ -226,10 +228,9 @@ class Port:
     async def _detect_protocol(
         self, one: socket.socket, seconds: float
     ) -> tuple[Protocol | None, bytes | None]:
-        """Return the protocol and the first bytes, which stay in the socket.
+        """Return the protocol and the first bytes, which are not removed from the socket buffer.
 
-        The protocol is None after a timeout, and both values are None if the client has closed the
-        connection.
+        After a timeout, the protocol is None; if the client has closed the connection, both values are None.
         """
         first = b""
         with suppress(TimeoutError):
@@ -250,7 +251,10 @@ class Port:
         return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Return the first bytes if more than `known_bytes` arrived, or b"" if the client has closed."""
+        """Return the first bytes when more than `known_bytes` have been received.
+
+        Return an empty string if the client has closed the connection.
+        """
         pause_seconds = PEEK_AGAIN_SECONDS
         while True:
             try:
@@ -264,7 +268,7 @@ class Port:
                 return seen
             if _has_hung_up(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # The known bytes keep the socket readable.
+            await asyncio.sleep(pause_seconds)  # The socket remains readable because of the known bytes.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _wait_readable(self, one: socket.socket) -> None:
@@ -314,13 +318,16 @@ class Port:
         return connection
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server ends, at most once, and not during the shutdown of the port."""
+        """Count a connection that the server closes because of an error.
+
+        A connection is counted at most once, and is not counted during the shutdown of the port.
+        """
         if not self._is_leaving and not connection.is_listed:
             connection.is_listed = True
             self._refuse(why, connection.host, detail)
 
     def remove_connection(self, connection: Connection) -> None:
-        """Remove a closed connection from all counts."""
+        """Remove a closed connection from all counters."""
         self._admission.release(connection.host)
         self._uncount_stranger(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
@@ -339,11 +346,14 @@ class Port:
         elif connection.calls.http2.stream_count:
             self.count_refusal(connection, STRANGER, "")
             connection.transport.abort()
-        else:  # For example, a health probe never authenticates.
+        else:  # For example, a health probe may never authenticate.
             self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
 
     async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse a connection in its protocol, with up to `REFUSALS_MAX` concurrent refusals."""
+        """Refuse a connection in the client's protocol.
+
+        If `REFUSALS_MAX` refusals are in progress, close the connection without a message.
+        """
         if self._refusal_count >= REFUSALS_MAX:
             _close(one)
             return
@@ -367,7 +377,7 @@ class Port:
                 await refusing.is_over
 
     async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
-        """Read the received bytes, send the response `said`, and close the socket."""
+        """Discard the received bytes, send the response `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 with suppress(BlockingIOError):
@@ -376,10 +386,10 @@ class Port:
         _close(one)
 
     def _check_connection(self, one: Connection, now: float) -> None:
-        """Close a connection that has been idle for `idle_seconds`, or check its other time limits."""
+        """Close a connection that has been idle for `idle_seconds`, or check its other limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
-            one.transport.abort()  # A `close` would wait for the client, which may be dead.
+            one.transport.abort()  # Calling `close` would wait for the client, which may be dead.
         else:
             one.check_limits(now)
 
@@ -387,7 +397,7 @@ class Port:
 class HandshakeSlot:
     """A slot for a TLS handshake.
 
-    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake uses no CPU time.
+    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake does not use CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -395,7 +405,7 @@ class HandshakeSlot:
         self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.release)
 
     def release(self) -> None:
-        """Release the slot for another handshake."""
+        """Release the slot for use by another handshake."""
         if self._is_held:
             self._is_held = False
             self._timer.cancel()
@@ -403,15 +413,18 @@ class HandshakeSlot:
 
 
 def describe_error(error: Exception) -> str:
-    """Return a short reason for the failure of a handshake."""
+    """Return a short reason for a failed handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return describe_tls_error(error)
-    # asyncio raises ConnectionAbortedError on timeout.
+    # If the handshake times out, asyncio raises ConnectionAbortedError.
     return SLOW if isinstance(error, ConnectionAbortedError) else LEFT
 
 
 def _has_hung_up(one: socket.socket) -> bool:
-    """Return whether the client has closed its side or, without POLLRDHUP, both sides."""
+    """Return whether the client has closed its side of the connection.
+
+    On systems without POLLRDHUP, return whether both sides have been closed.
+    """
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(asking.poll(0))
@@ -423,7 +436,7 @@ def _complete(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket after reading the received bytes, because the kernel sends RST for unread bytes."""
+    """Close a socket after discarding received bytes, because the kernel sends RST for unread bytes."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Refusal of a gRPC client in the response to its first call.
+"""Refusal of gRPC clients by responding to their first call.
 
-A GOAWAY alone is not sufficient, because gRPC treats a GOAWAY as a server shutdown, and retries the call on
-new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the
-message of the status.
+A GOAWAY frame is not sufficient, because a gRPC client considers it to be a server shutdown and keeps
+retrying the call on new connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and its message is
+reported by the client.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class RefusingConnection(asyncio.Protocol):
-    """A connection that refuses the first call and then closes, to be created in the event loop."""
+    """A connection that refuses the first call and is then closed.
+
+    The connection must be created in the event loop.
+    """
 
     def __init__(self, reason: ClientRefusal) -> None:
         self._reason = reason
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())
         self.is_over: asyncio.Future[None] = loop.create_future()
-        """A future that is done when the connection is closed."""
+        """A future that is completed when the connection has been closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server's preface, without which clients send no calls."""
+        """Send the server preface, because clients do not send calls before they have received it."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 
     def data_received(self, data: bytes) -> None:
-        """Refuse the first call, and close the connection."""
+        """Refuse the first call and close the connection."""
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text

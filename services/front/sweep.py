@@ -1,8 +1,8 @@
-"""Periodic checks of all connections, with bounded work in each iteration of the event loop.
+"""Periodic checks of all connections, with a limited amount of work in each event loop iteration.
 
-A timer for each connection would cost as much as the check, and connections that were opened together would
-always be checked together. Therefore a round of checks has a fixed duration, and is divided into evenly
-spaced slices.
+Setting a timer for each connection would be as expensive as the check itself, and connections that were
+opened at the same time would always be checked at the same time. For this reason, each round of checks has a
+fixed duration and is divided into batches at regular intervals.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 class Sweep(Generic[T]):
-    """Rounds over a collection. A round calls `look` with the time and each item that is still present."""
+    """Periodic rounds of checks over a collection.
+
+    In each round, `look` is called with each item that is still in the collection and the current time.
+    """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
         self._seconds, self._there_are, self._look = seconds, there_are, look
@@ -26,11 +29,11 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer, after which the first round begins in `seconds`, the duration of a round."""
+        """Start the timer, so that the first round begins after the duration of a round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
-        """Stop the rounds."""
+        """Stop the timer, which ends the current round."""
         if self._timer is not None:
             self._timer.cancel()
 

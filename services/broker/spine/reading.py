@@ -48,7 +48,7 @@ class ArrivedMessages(NamedTuple):
 
 
 class _ReadLimitError(Exception):
-    """The limit on queue file bytes that a single call may read has been reached."""
+    """Raised when the limit on queue file bytes that a single call may read is reached."""
 
 
 class _FileReadBudget:
