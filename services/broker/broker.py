@@ -291,10 +291,9 @@ class Broker:
         """Recover the store on `disk`, and return a broker that can follow a leader or begin service.
 
         The caller then calls `take_in` to follow a leader, or `begin` to begin service. The state of the
-        additional part `shared` is included in snapshots. The state of the additional part `shared` is
-        included in snapshots. If `keeps_tail` is true, bytes beyond the end of the log remain in the segment
-        files, and the caller must clear these bytes before the first append. Raise `AssertionsOff` if Python
-        was started with the option `-O`.
+        additional part `shared` is included in snapshots. If `keeps_tail` is true, bytes beyond the end of
+        the log remain in the segment files, and the caller must clear these bytes before the first append.
+        Raise `AssertionsOff` if Python was started with the option `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -430,7 +429,7 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return the time of the next tick in milliseconds since 1970, or None if no work is pending.
 
-        A call takes 2 us, because each source of work maintains the time of its next work.
+        A call takes 2 us, because each source of work stores the time at which its next work is due.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
@@ -488,7 +487,7 @@ class Broker:
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the queue entries to write before `entries_written` is called, or None if there are none.
+        """Return the next flush to write, or None if no flush is pending or too many flushes are in progress.
 
         The open group records are closed first, so that the flush includes all previous state changes.
         """

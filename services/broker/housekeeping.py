@@ -188,7 +188,7 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a scan is in progress, or first offsets of queues have not been recorded yet."""
+        """Whether a scan is in progress or some first offsets of queues have not been recorded yet."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
