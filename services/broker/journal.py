@@ -33,7 +33,7 @@ _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
 
 class Entry(NamedTuple):
-    """An operator action.
+    """An action that was performed by an operator.
 
     user     the name of the user, or "" if the interface requires no token
     host     the address of the caller

@@ -73,7 +73,7 @@ class Repeats:
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages; set by `recover`."""
+        """The ids of recent messages, which are set by `recover`."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
         """The end offset of the log at the beginning of each period that is kept, oldest first."""

@@ -23,8 +23,9 @@
    queue offsets begin after the old offsets, so that a receipt handle of the old topic cannot acknowledge a
    message in the new topic.
 
-Cost: `use` examines every queue of the topic once for each consumer group. Weak spot: the next offset of each
-queue of a deleted topic is kept in memory and in snapshots, at a cost of about 100 bytes per queue.
+Cost: the method `use` examines every queue of the topic once for each consumer group. Weak spot: the next
+offset of each queue of a deleted topic is kept in memory and in snapshots, at a cost of about 100 bytes per
+queue.
 """
 
 from __future__ import annotations

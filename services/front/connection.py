@@ -16,14 +16,13 @@ exceeded, the connection with the most unsent bytes is closed (`UnreadBytes`).
 
 Serving. Unary calls are processed without a task, and the service calls `reply` when the result is available.
 Streaming calls are processed by a task (`start`), which receives with `messages` and sends with
-`send_message`. A message counts as delivered when it has passed flow control, and `send_message` does not
-return before then. The task of a streaming call is cancelled if the client cancels the call or the connection
-is lost.
+`send_message`. A message counts as delivered when it has passed flow control, which is when `send_message`
+returns. The task of a streaming call is cancelled if the client cancels the call or the connection is lost.
 
 Ending. If a connection is closed because of an error, the reason is sent to the client in a GOAWAY frame. The
-connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS`. The reason is
-that the kernel sends RST when a socket with unread bytes is closed, and the client may then not receive the
-GOAWAY frame.
+connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS`. If a socket with
+unread bytes were closed immediately, the kernel would send RST, and the client might not receive the GOAWAY
+frame.
 """
 
 from __future__ import annotations
@@ -234,7 +233,7 @@ class Connection(asyncio.Protocol):
         self.protocol = ""
         """The protocol negotiated by ALPN, or an empty string if TLS is not used."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The service's cache of parsed header fields, as (fields, parsed object) by `id(fields)`."""
+        """The service's cache of (header fields, parsed object) pairs, keyed by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
@@ -269,7 +268,7 @@ class Connection(asyncio.Protocol):
         if http2.is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                # If a client sends more than this limit, it may not be able to read the reason.
+                # A client that sends more data than this may not receive the reason.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))

@@ -15,8 +15,8 @@ stream:
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
 (1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA.
-(2) Frames that arrive after a reset may have been in transit. This applies to the last `RESET_KEPT` streams
-that were reset by the server.
+(2) Frames that arrive after a reset may have been in transit. Frames are ignored only on the
+last `RESET_KEPT` streams that were reset by the server.
 
 Flow control. The DATA that each side can send is limited by flow control windows for each stream and for the
 connection.
@@ -39,8 +39,8 @@ third strike. Strikes are reset when the server sends HEADERS or DATA, because c
 the round-trip time while they receive data.
 
 Fairness: A call of `receive` parses frames with a total cost of at most `work_per_turn`. As long as
-`has_unread` is true, no more bytes must be read from the transport, and `receive` must be called again in a
-later iteration of the event loop.
+`has_unread` is true, the transport must not be read, and `receive` must be called again in a later iteration
+of the event loop.
 
 Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
 for too long, or if output remains unread for too long (`Bounds`).
@@ -91,7 +91,7 @@ Bytes = bytes | memoryview
 RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
-"""The states of a stream, except that closed streams are removed and have no state."""
+"""The possible states of a stream. A closed stream is removed and has no state."""
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
@@ -317,11 +317,11 @@ class Http2:
         """The streams with DATA that is blocked by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
-        """The number of DATA bytes sent, and the (number, time) of the last check with a different number."""
+        """The number of DATA bytes sent, and the pair (number, time) that `check_limits` last recorded."""
         self.is_full = False
         """Whether the transport has no room for more DATA."""
         self._unsaid_ends: dict[int, None] = {}
-        """The streams for which the transport blocks only the end of the response."""
+        """The streams on which only the end of the response is blocked by the transport."""
         self._room_bytes = bounds.written_bytes
         """The number of DATA bytes that may still be added to the next output."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
@@ -823,7 +823,7 @@ class Http2:
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Return the consumed bytes of a request body to the windows, unless the stream is closed."""
+        """Enlarge the windows by the number of body bytes consumed, unless the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size

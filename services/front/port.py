@@ -253,7 +253,7 @@ class Port:
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
         """Return the first bytes when more than `known_bytes` have been received.
 
-        Return an empty string if the client has closed the connection.
+        Return an empty bytes object if the client has closed the connection.
         """
         pause_seconds = PEEK_AGAIN_SECONDS
         while True:

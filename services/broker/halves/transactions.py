@@ -197,7 +197,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """Return the record of the half message of a transaction.
+        """Return the half message record of a transaction.
 
         Raise `InvalidTransactionId` if the id is unknown, or `StoreDamaged` if the record is unreadable.
         """

@@ -1,4 +1,4 @@
-"""A parser for cron lines, which follows the rules of crontab(5) in vixie cron.
+"""A parser for cron lines, which follows the rules of crontab(5) in Vixie cron.
 
     field    numbers                          names
     second   0-59; only in a line of 6 fields -
@@ -17,7 +17,7 @@ case-sensitive and can be abbreviated to three or more letters. The following ru
 2. A line has a wildcard if its second, minute, or hour field begins with `*`. The wildcard affects the
    behavior at clock changes, as in cron(8); see `services.broker.schedules.recurrence`.
 
-The parser supports the following extensions to vixie cron: seconds, `L`, a step after a single number
+The parser supports the following extensions to Vixie cron: seconds, `L`, a step after a single number
 (`20/5`), a range of weekdays that extends across the end of the week (`fri-mon`), and `?` in place of `*` as
 the weekday. The syntax of other cron implementations is rejected with an error message that suggests a
 correction.

@@ -1,4 +1,4 @@
-"""The computation of a schedule's occurrences from a cron line and a time zone, as in vixie cron.
+"""The computation of a schedule's occurrences from a cron line and a time zone, as in Vixie cron.
 
 The cron line is parsed by `services.broker.schedules.cron_line`, and the matching wall times are computed by
 the class CronTrigger of APScheduler. `Recurrence` uses CronTrigger with UTC only, because CronTrigger returns
@@ -10,7 +10,7 @@ wrong results for time zones with clock changes. For example, APScheduler 3.11 s
     one begins with `*`       it does not occur              both times
 
 A clock change of more than three hours is considered to be a correction, and the new time takes effect
-immediately. If a job matches several skipped minutes, vixie cron runs the job once for each of these minutes.
+immediately. If a job matches several skipped minutes, Vixie cron runs the job once for each of these minutes.
 Here, a cron line that matches several skipped times has only one occurrence, at the time of the clock change.
 
 The computation of occurrences does not read a clock. A search covers a period of

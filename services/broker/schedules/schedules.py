@@ -178,7 +178,7 @@ class Schedules:
     def resume(self, name: str, now_ms: int) -> ScheduleView:
         """Resume a schedule, or raise `ScheduleNotFound` if the schedule does not exist.
 
-        The first occurrence is sent after `now_ms`.
+        Occurrences before `now_ms` are not sent afterwards.
         """
         one = self._find_schedule(name)
         if not one.is_paused:
@@ -427,7 +427,8 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return occurrences of a schedule that is not stored.
 
-    The occurrences begin at the start of the schedule, even if the start is in the past, or at `now_ms`.
+    The occurrences begin at the start of the schedule, even if it is in the past, or at `now_ms` if there is
+    no start.
 
     Raise `IllegalSchedule` if the schedule is invalid.
     """

@@ -13,7 +13,7 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
 
 A rule is stored as a list of the form [user, kind, pattern, verb, effect] (`services.auth.rights`). The key
 of a rule consists of all members except `effect`. The member `sealed` contains a secret that is encrypted
-with a key stored outside the log (`services.auth.vault`); the key is never available to the core. The member
+with a key stored outside the log (`services.auth.vault`). The key is never available to the core. The member
 `digest` contains the hash of a token (`services.auth.tokens`).
 
 A change takes effect when its record is appended, so that a revocation is not delayed by the disk. Changes to

@@ -1,9 +1,9 @@
 """Reading of messages from the log by queue position, skipping damaged and deleted messages.
 
 The first time that an entry of a queue file is read, the entire file is read and verified. A call that reads
-from several queues reads at least one queue file, and no further files after `QUEUE_FILES_COMPARED_BYTES`
-bytes. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`). Because each
-queue file is read in full only once, the read is complete after a number of repeated calls.
+from several queues reads queue files with a total size of up to `QUEUE_FILES_COMPARED_BYTES`, but always at
+least one file. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`).
+Because each queue file is read in full only once, repeated calls eventually complete the read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Comparison of a message with a stored record, in order to detect repeated sends.
 
-Two messages are compared by meaning rather than byte by byte: the topics, bodies, and compression flags must
-be equal, and so must the properties as dictionaries (including the user properties, id, tag, keys and key
-lengths, message group, priority, and lite topic). The bytes of equal messages may differ, because protobuf
-serializes a map in an order that depends on a per-process seed, and the order of the properties therefore
-changes with each restart or takeover.
+Two messages are compared by meaning rather than byte by byte. They are the same if their topics, bodies,
+compression flags, and properties are equal. The properties are compared as dictionaries, which contain the
+user properties, id, tag, keys and key lengths, message group, priority, and lite topic. The bytes of equal
+messages may differ, because protobuf serializes a map in an order that depends on a per-process seed, and the
+order of the properties therefore changes with each restart or takeover.
 
 Rules
 1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
@@ -19,8 +19,8 @@ Rules
 4. Records that the broker derives from a message are not considered to be attempts to send the message
    (`is_sent`): timer deliveries, commits, redriven dead letters, and runs of schedules.
 
-The comparison takes a single byte comparison if the properties are in the same order; otherwise, both sides
-are parsed, which takes about 2 us. A message with a new id is never compared with a record.
+The cost is one comparison of bytes if the properties are in the same order. Otherwise, both sides must be
+parsed, which takes about 2 us. A message with a new id is never compared with a record.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def is_sent(record: Record) -> bool:
     return (
         record.type == TYPE_NORMAL
         and _ID in stored
-        and _OF_TIMER not in stored  # The tests are unrolled, because a loop takes twice as long,
-        and _OF_SCHEDULE not in stored  # and recovery and followers check each record
+        and _OF_TIMER not in stored  # The tests are unrolled, because a loop would take twice as long.
+        and _OF_SCHEDULE not in stored  # Recovery and followers call this function for each record.
         and _REDRIVEN not in stored
         and _DEAD_LETTER not in stored
     )

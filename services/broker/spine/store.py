@@ -57,7 +57,7 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
 _OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
-"""Facts that change group offsets; such facts are appended only after the open records of the groups."""
+"""The facts that change group offsets, which are appended only after the groups' open records."""
 _new: Final = tuple.__new__
 """A function that creates a named tuple in a third of the time that the constructor takes."""
 
@@ -168,7 +168,7 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report the records that a search in another thread could not read if they are still unreadable."""
+        """Report records that a search in another thread could not read, unless they are now readable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
@@ -348,7 +348,7 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut_log(self, first_offset: int) -> None:
-        """Set the first offset of the log; records below this offset are no longer read."""
+        """Set the first offset of the log, below which records are no longer read."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
@@ -435,8 +435,8 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
 
 
 def _apply_nothing(appended: Appended) -> None:
-    """Do nothing, because the store of a tool has no parts."""
+    """Do nothing, because a tool's store has no parts."""
 
 
 def _close_nothing() -> None:
-    """Do nothing, because the store of a tool has no consumer groups."""
+    """Do nothing, because a tool's store has no consumer groups."""

@@ -18,7 +18,7 @@ Rules:
   the time of the commit.
 - The front end also adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so
   that clients cannot change timers in other namespaces.
-- `TW_TIMER_VERDICT` is a property of the stored message that contains the result of the operation; it cannot
+- `TW_TIMER_VERDICT` is a property of the stored message that contains the result of the operation and cannot
   be set by clients.
 
 The operation is parsed and checked by `parse_verb`, and executed by `services.broker.timers.carrying`. For a
@@ -49,7 +49,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The timer operations; the value of each member is the name of the corresponding property."""
+    """The timer operations, each with the name of the corresponding property as its value."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
