@@ -10,9 +10,9 @@ a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). For this reason, clien
 do not trust other certificates signed with the same key. The self-signed certificate does not have a key
 usage extension. BoringSSL, the TLS library of gRPC clients, would reject a self-signed certificate with a key
 usage extension that excludes certificate signing. A self-signed certificate is renewed by the running broker
-`RENEW_DAYS` before it expires. It is also replaced at startup if it does not match its key, for example after
-a crash between the two writes. After a renewal, the new certificate must be installed on the clients. If the
-HTTP interface uses TLS, it has the same certificate.
+`RENEW_DAYS` before it expires. A self-signed certificate is also replaced at startup if it does not match its
+key, for example after a crash between the two writes. After a renewal, the new certificate must be installed
+on the clients. If the HTTP interface uses TLS, it has the same certificate.
 """
 
 from __future__ import annotations

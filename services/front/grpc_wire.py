@@ -149,7 +149,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
+        """Return the next message, or None if it is incomplete. Raise `Refused` if the message is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)

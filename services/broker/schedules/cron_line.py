@@ -12,8 +12,8 @@ A field of a cron line is a comma-separated list of items. An item is a number, 
 which matches all numbers. A range or `*` can be followed by a step, as in `1-9/2` or `*/5`. Names are not
 case-sensitive and can be abbreviated to three or more letters. The following rules apply to the whole line:
 1. If both the day and the weekday are restricted, a date matches if it matches either of the two fields. A
-   field that begins with `*` does not count as restricted, even if it excludes some dates; a date must then
-   match both fields.
+   field that begins with `*` does not count as restricted, even if it excludes some dates. In this case, a
+   date must match both fields.
 2. A line has a wildcard if its second, minute, or hour field begins with `*`. The wildcard affects the
    behavior at clock changes, as in cron(8); see `services.broker.schedules.recurrence`.
 

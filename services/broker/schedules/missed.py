@@ -7,8 +7,8 @@ The missed runs that are not dropped are sent in order, oldest first.
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs; therefore, the missed runs are never
-enumerated completely. The cost of a decision is measured in calendar searches, which take about 25 us each
+A schedule that runs every second may have missed years of runs, so the missed runs are never enumerated
+completely. The cost of a decision is measured in calendar searches, which take about 25 us each
 (`count_searches`). The policy `once` uses a binary search, which takes about 45 calendar searches. The policy
 `all` takes about 5 calendar searches for each run that is sent, or up to 40 if the runs occur in bursts.
 """

@@ -9,7 +9,7 @@
    `StoreDamaged` or skip a record without losing the report. Within `services/broker`, the log, indexes, and
    partitions are read only by the functions in the diagram. The test
    tests/unit/services/broker/spine/test_damage.py verifies this rule by parsing the source code.
-2. Each damaged place is counted only once; files are identified by part and path, and log records by offset.
+2. Each damaged place is counted only once. Files are identified by part and path, and log records by offset.
    When a damaged file has been repaired, its entry is replaced with the result of the repair, which is also
    reported (`report_repair`).
 3. A gap in a queue is reported, unless it is explained by known damage to the log after the entry that
@@ -21,9 +21,9 @@
    an overflow, unreadable records are only counted in `unreadable_records`.
 
 A listener is first called for all known entries, and then for each new entry as soon as the damage is found.
-The list does not cause any cost as long as the store is undamaged. Weak spot: damage that is found by a
-worker thread (in a checkpoint, background check, or `explain`) is reported only when the result of the worker
-is passed to the event loop.
+The list has no cost as long as the store is undamaged. Weak spot: damage that is found by a worker thread (in
+a checkpoint, background check, or `explain`) is reported only when the result of the worker is passed to the
+event loop.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class DamageList:
         self.report(Damaged(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
-        """Report damaged bytes in a timer file; the report is replaced after a repair (`report_repair`)."""
+        """Report damaged bytes in a timer file. The report is replaced after a repair (`report_repair`)."""
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:

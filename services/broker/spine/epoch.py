@@ -1,4 +1,4 @@
-"""The epoch of a log, which is incremented for each new leader and is 0 if the store is not in a cluster.
+"""The epoch of a log, which increases with each new leader and is 0 if the store is not in a cluster.
 
 The leader and its epoch are determined by the shared log. The following rules apply to epochs:
 
@@ -44,8 +44,8 @@ class Epoch:
         Return the offset that must be durable before the epoch is used. `node` is the leader of the epoch,
         and `version` is the finalized version of the cluster.
 
-        The caller must have verified that the node is the leader; therefore, a number that is not higher than
-        the current epoch indicates a bug.
+        The caller must have verified that the node is the leader. A number that is not higher than the
+        current epoch therefore indicates a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"

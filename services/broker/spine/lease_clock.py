@@ -16,9 +16,9 @@ Rules:
   treats the lease ends in records as elapsed time, and the remaining time of a lease after a restart
   therefore depends on the system clock (`Leases.restore`).
 
-Weak spot: a lease record contains the end of the lease in the broker's time when the record was written. If
-the clock is set after the record has been written and the broker is then restarted, the clock step is treated
-as elapsed time.
+Weak spot: a lease record contains the end of the lease according to the broker's clock at the time of
+writing. If the clock is set after the record has been written and the broker is then restarted, the clock
+step is treated as elapsed time.
 """
 
 from __future__ import annotations

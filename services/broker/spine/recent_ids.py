@@ -30,10 +30,10 @@ Rules
    contents.
 
 Cost: the size of the table is initially 256 KiB and at most 16 MiB. A probe takes 0.2 us, and an insertion
-takes 0.1 us. Half of the insertion time is the share of the id in a batch insertion into the table. When ids
-were inserted into the table individually, an insertion took 0.5 to 0.9 us. With an initial size of 16 MiB,
-each send took 0.4 us longer, because the probes caused processor cache misses. At a rate of 1,000 messages
-per second, the table requires 2 MiB for the ids of 40 s. At a rate of 16,000 messages per second, the largest
+takes 0.1 us. Half of the insertion time is the id's share of a batch insertion into the table. When ids were
+inserted into the table individually, an insertion took 0.5 to 0.9 us. With an initial size of 16 MiB, each
+send took 0.4 us longer, because the probes caused processor cache misses. At a rate of 1,000 messages per
+second, the table requires 2 MiB for the ids of 40 s. At a rate of 16,000 messages per second, the largest
 table is one third full, and 0.5 % of the ids are spilled. At startup, it takes 0.15 s to load 500,000 ids
 from 10 million index entries. Weak spots: at a rate of 43,000 messages per second, `_spilled` is full (60
 MiB) after 40 s, and the key index must be read for each probe that finds no match. When the table is doubled
@@ -66,7 +66,7 @@ _AHEAD_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
 """The value of a used slot that is dead for every value of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""The maximum distance in bytes between the origin and `since`; if it is exceeded, the origin is moved."""
+"""The distance in bytes between the origin and `since` above which the origin is moved."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
