@@ -1,31 +1,31 @@
-"""Creation of a cluster on the store of a standalone broker, or of a node whose cluster was lost.
+"""Creation of a cluster from the store of a standalone broker or of a node whose cluster was lost.
 
-    store --its end--> GENESIS with this end --appended to the shared log--> the store of a node
+    store --log end--> GENESIS record with this offset --appended to the shared log--> store of a node
 
 The GENESIS record contains the log offset at which the history continues. Only the store of the first node
-contains the earlier data, so every other node first copies the store (`copies.transfer`). The shared log of
-the new cluster is trimmed according to the usual rules.
+contains the earlier data, so every other node must first copy that store (`copies.transfer`). The shared log
+of the new cluster is trimmed as usual.
 
-    create --from    the whole store of a standalone broker
-    restore          a node's store: all valid records up to the end of its evidence, or all valid records if
-                     the evidence is damaged or missing (`RemainingData`). Damaged records, and records that
-                     the cluster accepted later, are lost. The operator must confirm the loss by the offset
-                     and the number of damaged bytes, which the error message states (`LossNotAccepted`).
-                     The damaged bytes remain on disk (`holes`). Valid bytes after the offset are set aside
-                     (`tail`).
+    create --from    Uses the whole store of a standalone broker.
+    restore          Uses the store of a node: all valid records up to the end of its evidence, or all valid
+                     records if the evidence is damaged or missing (`RemainingData`). Damaged records, and
+                     records that the cluster accepted later, are lost. To confirm the loss, the operator must
+                     repeat the offset and the number of damaged bytes from the error message
+                     (`LossNotAccepted`). The damaged bytes remain on disk (`holes`). Valid bytes after the
+                     offset are set aside (`tail`).
 
 Rules
-1. The store is written before the shared log, and the node name is written to the store last. If the process
-   is killed before the name is written, the store still belongs to a standalone broker. A shared log without
-   records does not count as a cluster.
+1. The store is written before the shared log, and the node name is written last. If the process is killed
+   before the name is written, the store still belongs to a standalone broker. A shared log without records
+   does not count as a cluster.
 2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
-   epochs keep their meaning.
-3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
-   the copy is at least as long as the store. A shorter pending copy is deleted. A pending `cluster refetch`
-   is cancelled, because no other copy may replace a restored store.
+   epochs remain unambiguous.
+3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has already
+   begun, or if the copy is at least as long as the store. A shorter pending copy is deleted. A pending
+   `cluster refetch` is cancelled, because no other copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
-cluster has never accepted.
+cluster never accepted.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ _PLACES_SAID: Final = 20
 
 
 class FoundedCluster(NamedTuple):
-    """The id of a new cluster, and the CommitLog offset at which its shared log begins."""
+    """The id of a new cluster, and the CommitLog offset at which its shared log starts."""
 
     cluster: bytes
     end: int
 
 
 class RemainingData(NamedTuple):
-    """The part of the cluster's log that a node's store still has, as CommitLog offsets.
+    """The part of the cluster's log that remains in a node's store, as CommitLog offsets.
 
-    A restore includes all valid records up to `end`. A restore excludes the damaged ranges, `damaged`, and
-    the valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log
-    is known to be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven`
-    contains the reason. Without evidence, the real accepted end may be higher than `accepted_end`, and a
-    restore includes all valid records.
+    A restore includes all valid records up to `end`, and excludes the damaged ranges, `damaged`, and the
+    valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is
+    known to be accepted up to `accepted_end`. If the store contains no usable evidence, `unproven` contains
+    the reason. Without evidence, the actual accepted end may be higher than `accepted_end`, and a restore
+    includes all valid records.
     """
 
     checkpoint: int
@@ -92,11 +92,11 @@ class RemainingData(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """The number of damaged bytes in keep files, which contain half messages from deleted segments."""
+    """The number of damaged bytes in the keep files, which contain half messages from deleted segments."""
 
     @property
     def damaged_bytes(self) -> int:
-        """The number of damaged bytes in the log up to `end` and in the keep files."""
+        """The number of damaged bytes in the keep files and in the log up to `end`."""
         return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
@@ -106,11 +106,11 @@ class RemainingData(NamedTuple):
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of restored bytes without evidence that the cluster has accepted them."""
+        """The number of restored bytes that the cluster cannot be proven to have accepted."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for the report of a restore as a dictionary for JSON."""
+        """Return the values for the report of a restore as a dictionary that can be encoded as JSON."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -152,13 +152,13 @@ class RemainingData(NamedTuple):
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def acceptance_options(self) -> str:
-        """Return the command-line options with which an operator confirms the loss."""
+        """Return the command-line options that an operator must pass to confirm the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class RestoredCluster(NamedTuple):
-    """A restored cluster: its id, the start offset of its log, the remaining data, and the node name."""
+    """The id of a restored cluster, the start offset of its log, the remaining data, and the node name."""
 
     cluster: bytes
     end: int
@@ -167,10 +167,11 @@ class RestoredCluster(NamedTuple):
 
 
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
-    """Create a cluster on the store of a standalone broker, which becomes the store of `node`.
+    """Create a cluster from the store of a standalone broker, which becomes the store of `node`.
 
-    Raise `ClusterExists` if the shared log has a cluster, or `Unknown` if the engine does not respond. Raise
-    a `StoreError` if the store cannot be used, or `ConfigurationError` if the store has a virtual clock.
+    Raise `ClusterExists` if the shared log already contains a cluster, or `Unknown` if the engine does not
+    respond. Raise a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
+    virtual clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
@@ -184,12 +185,12 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> RestoredCluster:
-    """Create a cluster from the remaining data in a node's store, which becomes the store of `node`.
+    """Create a cluster from the data that remains in a node's store, which becomes the store of `node`.
 
-    If `node` is None, the node keeps the name in the store. Raise `LossNotAccepted` unless `accepted_loss`
-    equals the offset after which all records are lost, and `accepted_damage` equals the number of damaged
-    bytes before this offset. Raise a `StoreError` if the store cannot be used, or `ClusterExists` if the
-    shared log has a cluster.
+    If `node` is None, the node keeps the name that is recorded in the store. Raise `LossNotAccepted` unless
+    `accepted_loss` equals the offset after which all records are lost, and `accepted_damage` equals the
+    number of damaged bytes before this offset. Raise a `StoreError` if the store cannot be used, or
+    `ClusterExists` if the shared log already contains a cluster.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -208,13 +209,13 @@ def restore_from(
                 f"If no other node has more: {left.acceptance_options()}.",
                 left.facts(),
             )
-        _require_no_cluster(engine)  # check before any change of the store
+        _require_no_cluster(engine)  # check before modifying the store
         cluster, end = _found(engine, root, disk, node, now_ms, left)
         return RestoredCluster(cluster, end, left, node)
 
 
 def name_in(root: Path) -> str:
-    """Return the name of a store's node; raise `ConfigurationError` if the store contains no name."""
+    """Return the node name in a store, or raise `ConfigurationError` if the store contains no name."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -223,7 +224,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a description of the operator's numbers that differ from those of the store, or ""."""
+    """Return a description of the confirmed numbers that do not match those of the store, or "" if all match."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -242,7 +243,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster, or another error if the engine fails."""
+    """Raise `ClusterExists` if the shared log contains a cluster, or another error if the engine fails."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -252,7 +253,7 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store during a block, and yield the disk of the store."""
+    """Lock a store for the duration of the block, and yield its disk."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -266,9 +267,9 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the remaining data in a node's store: all valid records that are known to be accepted.
+    """Return the data that remains in a node's store: all valid records that are known to be accepted.
 
-    If there is no evidence of the accepted end, the result includes all valid records. The function reads the
+    If the store contains no usable evidence, the result includes all valid records. This function reads the
     whole log. Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
@@ -297,14 +298,14 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Replace the store with a pending copy if the replacement has begun or the copy is at least as long."""
+    """Install a pending copy if its installation has begun or if it is at least as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
 
 
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store from its remaining data, cut the log after the data, and write the damage to `holes`.
+    """Recover a store from its remaining data, cut the log after this data, and record the damage in `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
@@ -317,7 +318,7 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
 
 
 def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return the end of the last valid record before `until`, and the damage before `until`."""
+    """Return the end of the last valid record before `until`, and the damaged ranges before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
@@ -325,10 +326,10 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return the missing bytes at the start of the log as damage, unless retention has deleted these bytes.
+    """Return the missing bytes at the start of the log as damage, unless retention has deleted them.
 
-    The checkpoint and later retention records show the bytes that retention has deleted. If a power failure
-    has undone a retention record but not the deletion, the deleted bytes are reported as damage.
+    The checkpoint and later retention records show which bytes retention has deleted. If a retention record
+    was lost in a power failure but the deletion was not, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -341,7 +342,7 @@ def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: i
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset at which the log files end, or 0 if there are no log files."""
+    """Return the end offset of the last log file, or 0 if there are no log files."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 
@@ -384,5 +385,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(layout.EVIDENCE)  # last, because the log of the lost cluster may return without its end
+    disk.delete(layout.EVIDENCE)  # last, because the log of the lost cluster may reappear without its end
     return cluster, position.end

@@ -1,21 +1,19 @@
-"""A node in an asyncio loop, which carries out the acts of its election and serves its state to other
-modules.
+"""A cluster node on an asyncio event loop, which performs the acts of its election and exposes its state.
 
-    election --act--> worker thread, timer or `Lead` --answer--> election
-    worker thread --record that was read--> election
-    operator, process, core --order, failure, request for a proof--> election
+    election --act--> worker thread, timer or `Lead` --result--> election
+    worker thread --record from the shared log--> election
+    operator, process, core --command, failure, request for a proof--> election
 
 Rules
 1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop. Each
    call of `handle_input` passes one input to the election.
-2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The worker threads own the
-   core while the node is a follower, and the event loop owns the core while the node is the leader
-   (`services.cluster.leading.lead`).
-3. Concurrent tasks are a check, a BEAT, a probe of the clients, and the reports of a follower to its leader.
-   The node cancels these tasks when its role changes, except between follower and candidate, because their
-   results would be outdated.
-4. A failure without a row in the table of the election is an internal error, as is any other unexpected
-   exception in the node. An internal error ends `run`, and thereby the process.
+2. Acts that use the engine or the disk run in worker threads (`services.cluster.acts`). Worker threads own
+   the core on a follower, and the event loop owns the core on the leader (`services.cluster.leading.lead`).
+3. The concurrent tasks are checks, BEAT appends, client probes, and the reports of a follower to its leader.
+   Unless a role change is between follower and candidate, the node cancels the concurrent tasks, because
+   their results would be outdated.
+4. An act failure that the election does not handle is an internal error, as is any other unexpected exception
+   in the node. An internal error ends `run`, and thus the process.
 """
 
 from __future__ import annotations
@@ -58,17 +56,17 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """A takeover by this node: the time, in ms since 1970, and the reason."""
+    """The time, in ms since the Unix epoch, at which this node took over the leadership, and the reason."""
 
     at_ms: int
     why: str
 
 
 class ClusterNode:
-    """A node of a cluster, which carries out the acts of its election.
+    """A node of a cluster, which performs the acts of its election.
 
-    `me` is the identity of the node in its EPOCH records, `show` returns the current certificate of the node,
-    and `clock` returns the wall-clock time in ms.
+    `me` identifies the node in its EPOCH records, `show` returns the current certificate of the node, and
+    `clock` returns the wall-clock time in ms.
     """
 
     def __init__(
@@ -93,21 +91,21 @@ class ClusterNode:
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
-        """The leadership of this node, from the confirmation of its EPOCH until `Lead.end` returns."""
+        """The leadership of this node, from the confirmation of its EPOCH record until `Lead.end` returns."""
         self.took_over: Takeover | None = None
-        """The last takeover by this node, or None if this node has never led."""
+        """The last takeover by this node, or None if the node has never been the leader."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _assume_reached
-        """The callback that returns whether any client responds to this node."""
+        """A callback that returns whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
-        """The callback after the replacement of a replica, which collects the old core as garbage."""
+        """A callback that runs after a replica is replaced, to garbage-collect the old core."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._end_with_bug)
         self.read_ms = 0
-        """The time of the last read of the shared log, in ms, or 0 before the first read."""
+        """The time of the last read from the shared log, in ms, or 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Run the node as follower and leader until `leave` is called; raise an internal error."""
+        """Run the node until `leave` is called, and re-raise any internal error."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -116,22 +114,22 @@ class ClusterNode:
             self._end_timer()
             await self._tasks.end()
             if self.lead is not None:
-                with suppress(Exception):  # the internal error that ended the node is raised already
+                with suppress(Exception):  # the internal error that ended the node is already being raised
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Stop following or leading as soon as possible, and then end `run`."""
+        """Stop following or leading as soon as possible, which ends `run`."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
 
     def handle_input(self, given: Input, now_ms: int | None = None) -> None:
-        """Pass an input to the election, and carry out the resulting acts; an internal error ends `run`."""
+        """Pass an input to the election, and perform the resulting acts. An internal error ends `run`."""
         if self._over.done():
             return
         try:
             self._take(given, monotonic_ms() if now_ms is None else now_ms)
-        except Exception as bug:  # timers and worker threads, which call this method, handle no errors
+        except Exception as bug:  # the callers, which include timers and worker threads, do not handle errors
             self._end_with_bug(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
@@ -146,7 +144,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _observed_state(self) -> tuple[Role, int, str | None]:
-        """Return the role, the epoch and the leader, which are the values that other tasks wait for."""
+        """Return the role, the epoch and the name of the leader, whose changes other tasks wait for."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -166,7 +164,7 @@ class ClusterNode:
             self._tasks.start(self._answer(act, argument), is_concurrent=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return the coroutine that carries out an act and returns the resulting input."""
+        """Return the coroutine that performs an act and returns the resulting input."""
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
@@ -174,7 +172,7 @@ class ClusterNode:
         return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
-        """Carry out an act, and pass its result to the election."""
+        """Perform an act, and pass its result to the election."""
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
@@ -192,7 +190,7 @@ class ClusterNode:
             self.handle_input(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Update the node with the result of an act before the election receives the result."""
+        """Update the node with the result of an act before the result is passed to the election."""
         self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -220,7 +218,7 @@ class ClusterNode:
             self.handle_input(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input to the election from a worker thread that carries out an act."""
+        """Pass an input to the election from a worker thread that is performing an act."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _end_with_bug(self, bug: BaseException) -> None:
@@ -264,7 +262,7 @@ class ClusterNode:
         lead = self._current_lead
         try:
             answer = await lead.end()
-        except FAILURES:  # a full disk prevents the last checkpoint, but not the hand-over
+        except FAILURES:  # a full disk prevents the last checkpoint but not the handover
             await self._give_up_lead(lead, to)
             raise
         await self._give_up_lead(lead, to)
@@ -279,17 +277,17 @@ class ClusterNode:
             self._end_with_bug(bug)
 
     def _schedule_proof(self) -> None:
-        """Schedule one request for a proof of leadership for all calls in one iteration of the event loop."""
+        """Schedule a request for a proof of leadership, at most one per event loop iteration."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
 
     def _ask_for_proof(self) -> None:
-        if self.role is Role.LEADING:  # otherwise, `_prepare` requests the proof when the node starts to lead
+        if self.role is Role.LEADING:  # otherwise, `_prepare` requests the proof when the node begins to lead
             self._is_proof_asked = False
             self.handle_input(inputs.ProofWanted())
 
-    # The state of this node, for other components.
+    # The state that this node exposes to other components.
 
     @property
     def role(self) -> Role:
@@ -305,8 +303,8 @@ class ClusterNode:
     def known_leader(self) -> Member | None:
         """The leader of the cluster, or None if the leader is unknown.
 
-        The value is also None if this node is the leader according to the shared log but does not serve
-        clients, for example after a restart.
+        The value is also None if the shared log names this node as the leader but the node does not serve
+        clients, for example, after a restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
@@ -319,12 +317,15 @@ class ClusterNode:
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence about each damaged record that another node cannot read; empty on a follower."""
+        """A sentence for each damaged record that another node cannot read.
+
+        On a follower, the list is empty.
+        """
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
-        """Wait until a leader is known, and return its epoch and the leader.
+        """Wait until the leader is known, and return the epoch and the leader.
 
         Raise TimeoutError if the leader is still unknown after `seconds`.
         """
@@ -334,18 +335,21 @@ class ClusterNode:
         return self.epoch, leader
 
     async def wait_for_other_epoch(self, epoch: int) -> None:
-        """Wait until this node has read an EPOCH other than `epoch`."""
+        """Wait until this node has read an EPOCH record with an epoch other than `epoch`."""
         while self.epoch == epoch:
             await self._changed.wait()
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The number of the next record that each node with an announced copy needs from the shared log."""
+        """The offset of the next shared log record that is needed by each node with an announced copy."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """The URL of each node's HTTP interface, with the node's certificate as PEM, this node first."""
+        """The HTTP URL of each node, mapped to the certificate of the node in PEM format.
+
+        This node is the first entry. The certificate is "" for a plaintext URL.
+        """
         held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
@@ -357,18 +361,18 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node leads and the sender of `secret` is its follower."""
+        """Return whether this node is the leader and the sender of `secret` is one of its followers."""
         return self.lead is not None and self.lead.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record the report of a follower, or ignore the report if this node does not lead."""
+        """Record a follower's report, or ignore it if this node is not the leader."""
         if self.lead is not None:
             self.lead.record_position(node, end, unfit)
 
     async def _report_to_leader(self) -> None:
-        """Report this node's position to the leader every `followers.TELL_SECONDS`, and ignore failures.
+        """Report this node's position to the leader every `followers.TELL_SECONDS`, ignoring failures.
 
-        The reports run in the node's own worker threads, because forwarded requests may occupy all other
+        Reports are sent from the node's own worker threads, because forwarded requests may occupy all other
         threads.
         """
         while True:
@@ -392,12 +396,12 @@ _FAILURES_ARE_BUGS: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _assume_reached() -> bool:
-    """Return True, which means that clients reach this node; this function is a default callback."""
+    """Return True, so that clients are assumed to reach this node. This function is a default callback."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing; this function is a default callback."""
+    """Do nothing. This function is a default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:

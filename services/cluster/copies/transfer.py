@@ -1,6 +1,6 @@
-"""The transfer of a node's newest checkpoint to another node, which uses only a complete copy.
+"""Transfer of a node's newest checkpoint to another node, which installs it only after it is complete.
 
-    GET /api/cluster/copy   the files of the node's newest checkpoint, in sequence
+    GET /api/cluster/copy   returns the files of the node's newest checkpoint, one after another
 
 The stream has these fields:
 
@@ -9,35 +9,35 @@ The stream has these fields:
     for each file, and once more for the end:
     4               header_bytes, big-endian
     header_bytes    JSON: path, length, room_bytes; at the end: end (CommitLog offset), segment_bytes, files
-    16              BLAKE2b of all bytes of the stream so far, without these checksums
-    length          the first bytes of the file; the receiver adds zeros up to room_bytes
-    16              BLAKE2b, as above
+    16              BLAKE2b checksum of all preceding bytes of the stream except the checksums themselves
+    length          the first bytes of the file; the receiver pads the file with zeros to room_bytes
+    16              BLAKE2b checksum, as above
 
 The receiver collects the files in the folder `fetched` until all files are on disk. The files then replace
-the store in steps that survive a kill or a power failure at any time:
+the store in steps that can be interrupted at any time by a kill or a power failure:
 
-    files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
-    by one--> the folder is deleted
+    files 0, 1, ... --all synced--> fetched/whole --old store deleted--> fetched/moving
+        --files renamed one by one--> folder deleted
 
     found at startup                      action
-    fetched, no marker                    the incomplete copy is deleted
-    fetched/whole                         the old store is deleted (again), and the copy is moved
-    fetched/moving                        the remaining files are moved
-    fetched/whole, damaged on disk        the copy is deleted, and the store remains
-    fetched/moving, damaged on disk       the store is deleted, as its missing files are unknown
+    fetched without a marker              delete the incomplete copy
+    fetched/whole                         delete the old store (again), and move the copy
+    fetched/moving                        move the remaining files
+    damaged fetched/whole                 delete the copy, and keep the store
+    damaged fetched/moving                delete the store, because its missing files are unknown
 
-Renames of an earlier attempt may be visible without being on disk if the process was killed before the sync
-of the folder, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs the
-marker's folder to make the renames durable. Before the node deletes the marker, the node syncs every folder
-that contains files of the copy.
+Renames from an earlier attempt may be visible but not yet durable if the process was killed before the folder
+was synced, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs its folder
+to make the renames durable. Before it deletes the marker, the node syncs every folder that contains files of
+the copy.
 
-A store never contains a mixture of files from two nodes. Queues and the key index are derived data, which are
-transferred only if a transfer is cheaper than a rebuild (`services.store.copying_derived`).
+A store never contains a mixture of files from two nodes. Queues and the key index are derived data and are
+transferred only if the transfer is cheaper than a rebuild (`services.store.copying_derived`).
 
-Cost: the store is sent over the network once. The receiver needs the disk space of both stores until the
-transfer is complete. Weak spot: the checksums cover only the transfer, so data that was damaged on the
-sender's disk is transferred too. The receiver verifies the log when it opens the copy (`copies.copying`),
-deletes a damaged key index, and checks queues against the CRCs in the snapshot.
+Cost: the store is sent over the network once. The receiver needs disk space for both stores until the
+transfer is complete. Weak spot: the checksums protect only the transfer, so data that is already damaged on
+the sender's disk is transferred as well. The receiver verifies the log when it opens the copy
+(`copies.copying`), deletes a damaged key index, and checks queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store, except for the files with its identity and its evidence."""
+"""The files and folders of a store, except those that contain its identity and its evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -90,13 +90,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A complete copy that has not replaced the store yet; `paths` contains the final paths of its files."""
+    """A complete copy that has not replaced the store yet. `paths` contains the final paths of its files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold in the copy's checkpoint; raise `CopyRefused` if the checkpoint is missing."""
+        """Return the fold from the copy's checkpoint, or raise `CopyRefused` if there is no checkpoint."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -107,10 +107,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the logs of the copy and the store are equal and not blank before `end`.
+        """Return whether the logs of the copy and the store are identical and not blank before `end`.
 
-        The comparison covers the range that both logs contain, up to `bytes_max` bytes. Return False if the
-        logs have no common range.
+        The comparison covers at most the last `bytes_max` bytes of the range that both logs contain. Return
+        False if the logs have no range in common.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -134,9 +134,9 @@ class FetchedCopy:
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start offsets of the store's segment that contains `offset`, and of the next segment.
+        """Return the start offsets of the store segment that contains `offset` and of the next segment.
 
-        If there is no next segment, the second returned value is `end`.
+        If there is no next segment, the second value is `end`.
         """
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(
@@ -148,14 +148,14 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source from which the bytes of a copy are read."""
+    """A source from which a copy is read."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the bytes of the stream with the newest checkpoint of the store in `root`.
+    """Yield the newest checkpoint of the store in `root` as a stream of bytes.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -177,10 +177,10 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy from the HTTP interface at `url`, with which `install_copy` then replaces the store.
+    """Fetch a copy from the HTTP interface at `url`; `install_copy` then replaces the store with this copy.
 
     `certificate` is the certificate of the other node, or "" for plaintext HTTP; for `require`, see
-    `receive_copy`. Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
+    `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
@@ -203,9 +203,9 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 
 
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Receive a complete copy into the folder `fetched` of the store.
+    """Write a complete copy to the folder `fetched` of the store.
 
-    The callback `require` raises `CopyRefused` for a copy that must not replace the store. Also raise
+    The callback `require` must raise `CopyRefused` for a copy that must not replace the store. Raise
     `CopyRefused` if the copy is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
@@ -234,7 +234,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with a complete pending copy, and return whether a pending copy existed.
+    """Replace the store with the pending copy if it is complete, and return whether the store was replaced.
 
     Raise `StoreDamaged` if the list of files to move is damaged, or OSError if the disk fails.
     """
@@ -260,15 +260,15 @@ def install_copy(disk: Disk) -> bool:
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
-        disk.sync_folder("" if folder == "." else folder)  # the subfolders may be new and unsynced
-    # Delete the marker before the folder, because the deletion of the folder may be interrupted.
+        disk.sync_folder("" if folder == "." else folder)  # the subfolders may be new and not yet durable
+    # Delete the marker first, because the deletion of the folder may be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
 
 
 def _delete_replaced_files(disk: Disk) -> None:
-    """Delete the data that a copy replaces; queue files that cannot be deleted are moved aside."""
+    """Delete the data that a copy replaces, and move queue files aside if they cannot be deleted."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
             dispatch.delete_files(disk)
@@ -298,14 +298,14 @@ def is_moving(disk: Disk) -> bool:
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the log end of a complete copy that has not replaced the store yet, or -1 without a copy."""
+    """Return the log end of a complete pending copy, or -1 if there is no complete pending copy."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def delete_store(disk: Disk) -> None:
-    """Delete the store, so that the node starts without data. Raise OSError if the disk fails."""
-    if is_moving(disk):  # complete an interrupted move first, because its files would form a store
+    """Delete the store so that the node starts without data. Raise OSError if the disk fails."""
+    if is_moving(disk):  # complete an interrupted move first, because the moved files would look like a store
         with suppress(StoreDamaged):
             install_copy(disk)
     delete_pending_copy(disk)
@@ -313,7 +313,10 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete a pending copy: first its marker, then its files, because the deletion may be interrupted."""
+    """Delete a pending copy.
+
+    The marker is deleted before the files, because the deletion may be interrupted.
+    """
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -359,13 +362,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """A reader of the stream of a copy, with a running checksum of the received bytes."""
+    """A reader for a copy stream that maintains a running checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header in the stream; raise `CopyRefused` if the header is damaged."""
+        """Return the next header in the stream, or raise `CopyRefused` if the header is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -375,7 +378,7 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise `CopyRefused` if the stream contains fewer bytes."""
+        """Return the next `count` bytes, or raise `CopyRefused` if the stream ends before that."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
@@ -396,13 +399,13 @@ class _CopyReader:
 
 
 class _NetworkSource:
-    """An HTTP response as the source of a copy; a network failure raises `CopyRefused`."""
+    """A copy source that reads an HTTP response and raises `CopyRefused` if the network fails."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes of the response, or b"" at its end."""
+        """Return up to `count` bytes of the response, or b"" at the end of the response."""
         try:
             return self._answer.read(count)
         except (OSError, HTTPException) as error:

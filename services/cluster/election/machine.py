@@ -1,42 +1,42 @@
-"""The election as a state machine, which determines the next act of a node from records and results.
+"""The election state machine, which determines the next act of a node from records and act results.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
-    READING        check old records, read       READING while new records IDLE: no answer of the engine
-                   silence of the leader         CATCHING_UP               IDLE, then READING
+    READING        check old records, read       READING while new records IDLE if the engine is unresponsive
+                   leader silent                 CATCHING_UP               IDLE, then READING
     CATCHING_UP    read to the end               APPENDING                 IDLE
-    APPENDING      append an EPOCH               CONFIRMING                IDLE
-    CONFIRMING     read it back, and compare     STARTING                  IDLE
+    APPENDING      append an EPOCH record        CONFIRMING                IDLE
+    CONFIRMING     read it back and compare it   STARTING                  IDLE
     STARTING       serve clients                 LEADING                   REOPENING
     LEADING        BEATs, checks (`reign`)       HANDING_OVER
     HANDING_OVER   stop, name a successor        OPENING                   COPYING, or HALTED
     COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
-    HALTED         none, until the process ends
+    HALTED         none until the process ends
 
 The transition table is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An
 input (`services.cluster.election.inputs`) is the result of an act, a record of the shared log, a tick or a
-command. The methods of this module translate inputs into events, and return the acts to perform, including
+command. The methods of this module translate inputs into events and return the acts to perform, which include
 log lines. The node (`services.cluster.node`) or the simulation performs the acts. The state machine does not
 access clocks, files or the network.
 
 Rules
 1. In every stage, exactly one act or one WAIT is in progress. The result of an act is valid only in the stage
-   of the act, and is discarded in other stages. An early tick starts the next act early, and has no other
-   effect. Checks, complaints, BEATs and probes of clients run concurrently with the act of the stage.
+   of that act, and is discarded in all other stages. An early tick starts the next act early and has no other
+   effect. Checks, complaints, BEAT appends and client probes run concurrently with the act of the stage.
 2. The shared log alone determines the leader. A node enters LEADING only after it has read back its own EPOCH
-   as the newest, and leaves LEADING after an unconfirmed append. A node that stops leading discards its core
-   (OPENING), because the core may contain records that were never accepted.
-3. If the engine does not respond, a node repeats its call indefinitely. If the shared log contradicts itself,
-   the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
-   the record (COPYING).
-4. After a request to leave, a node ends at once if it is waiting. Otherwise, the node ends at the next
-   transition from or to a stage without the right to lead. A leader first hands over its leadership, even if
-   its own disk has failed.
+   record as the newest one, and leaves LEADING if an append is not confirmed. A node that stops leading
+   discards its core (OPENING), because the core may contain records that were never accepted.
+3. If the engine does not respond, the node retries its call indefinitely. If the shared log contradicts
+   itself, the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends
+   past the record (COPYING).
+4. On a request to leave, a node that is waiting exits immediately. Any other node exits at the next
+   transition from or to a stage that does not hold the right to lead. A leader first hands over its
+   leadership, even if its disk has failed.
 5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
    complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
 
-Cost: one lookup and a few comparisons for each input. Weak spot: the table shows only the consequences of
-events; the conditions for events are in the methods of this module.
+Cost: each input requires one table lookup and a few comparisons. Weak spot: the table shows only the effects
+of events; the conditions for events are in the methods of this module.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
-"""The errors of acts that the state machine handles (`Failed`); any other error is an internal error."""
+"""The act errors that the state machine handles (`Failed`). Any other error is an internal error."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The state machine of the node `me`; all times are in ms of a single monotonic clock.
+    """The election state machine of the node `me`. All times are in ms and are read from one monotonic clock.
 
-    `draw` returns a new random holder for each EPOCH.
+    `draw` returns a new random holder for each EPOCH record.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -93,27 +93,27 @@ class Election:
         self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
         self.halted = self._ways_on = ""
-        """The reason why this node has halted, or "" if the node has not halted."""
+        """The reason why this node has halted, or "" if it has not halted."""
         self.copying = ""
-        """The reasons why this node needs a copy and has not received a copy yet, or ""."""
+        """The reasons why this node needs a copy and has not received one yet, or "" if it needs no copy."""
         self.reopened = ""
-        """The reason why the node has reopened the replica, or "" once it has read the whole log."""
+        """The reason why the node has reopened the replica, or "" after the node has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether the next read must first verify that the shared log still contains earlier records."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the core of the leader is unusable, possibly before the node serves clients."""
+        """Whether the leader's core is unusable, which may happen even before the node serves clients."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log that a check has found and that ends the current role."""
+        """The failure of the copy or the log that a check has detected and that ends the current role."""
         self._where: Unreadable | None = None
-        """The unreadable record in the report of the last failure, or None."""
+        """The unreadable record that caused the last failure, or None."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first act of the node, which opens the replica."""
+        """Return the first act of the node, which is to open the replica."""
         return [Output(Act.OPEN)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
@@ -127,7 +127,7 @@ class Election:
         return outputs
 
     def _apply_event(self, event: Event, argument: Any = None) -> None:
-        """Apply the row of the table for an event, or ignore an event without a row."""
+        """Apply the table row for an event. Events without a row are ignored."""
         row = TABLE.get((self.stage, event))
         if row is None:
             return
@@ -178,7 +178,7 @@ class Election:
             self._apply_event(Event.CURRENT, holder)
 
     def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Start a check or a complaint if one is due; then read again, wait, or become a candidate."""
+        """Start a check or a complaint if one is due, and then read again, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -188,7 +188,7 @@ class Election:
             self._handle_failure(self._failure, now_ms)
             return
         self.duties.look_if_due(now_ms, has_read_all=leadership.has_read_all)
-        # Until the node has read the whole log, its holding may describe a discarded copy.
+        # Until the node has read the whole log, its entry in the holdings may describe a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain_if_due(now_ms)
         if not given.records:
@@ -315,7 +315,7 @@ class Election:
         else:
             self._add_log_line("info", "the candidacy was lost to another node", reason=str(error))
             self.leadership.candidacy_timer.record_defeat()
-        self._must_check = True  # the engine may have lost records that this node has read
+        self._must_check = True  # the engine may have lost records that this node has already read
         self._apply_event(Event.LOST)
 
     def _handle_failure(self, error: Exception, now_ms: int) -> None:

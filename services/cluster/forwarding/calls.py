@@ -1,37 +1,39 @@
-"""Forwarding of client calls, as unchanged bytes, from a follower to the leader.
+"""Forwarding of client calls from a follower to the leader, byte for byte.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
-    unary, receive    retried with the next leader until a leader answers or the caller's deadline is near
-                      (RETRY_MARGIN_SECONDS); then UNAVAILABLE. A write is also answered with UNAVAILABLE if
-                      a leader refuses it and an earlier leader may have carried it out (WRITES)
-    Telemetry         a stream to the leader for each stream of a client; after a change of leaders, a new
-                      stream, which begins with the stored state of the client (`presence`)
+    unary, receive    The node retries the call with each new leader until a leader answers or the caller's
+                      deadline is near (RETRY_MARGIN_SECONDS), and then returns UNAVAILABLE. It also returns
+                      UNAVAILABLE for a write that a leader refuses after a previous leader may have
+                      executed it (WRITES).
+    Telemetry         Each client stream has a separate stream to the leader. After a leader change, the node
+                      opens a new stream, which begins with the stored client state (`presence`).
 
 Rules
 1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track
-   the state of clients.
-2. A node never forwards a call that was already forwarded (FORWARDED). If two nodes each assume that the
-   other node leads, the called node answers UNAVAILABLE, and the client's node retries the call.
-3. A call is retried only if no leader has answered the call. The broker detects a repeated message by its id
-   and content, and stores the message once (`services.broker.repeats`). A leader's refusal means only that
-   the refused attempt had no effect. An earlier attempt may still be queued at an earlier leader, and a
-   leader searches for results from earlier leaders only for sends. If a leader refuses a retried write, the
-   node reports an unknown outcome to the client.
-4. Even on the leader, this module handles the Telemetry and SyncLiteSubscription calls of the node's own
-   clients (`switch`), and passes these calls to the node's broker, `local`. A client's stream remains open
-   when the client's node steps down.
-5. A client's stream ends when the leader ends the stream. A leader that steps down ends the streams from
-   other nodes with UNAVAILABLE, and the other nodes continue the streams of their clients with the next
-   leader. The status from the leader takes precedence over a write error
+   client state.
+2. A node never forwards a call that has already been forwarded (FORWARDED). If each of two nodes takes the
+   other for the leader, the node that receives the forwarded call returns UNAVAILABLE, and the node that
+   forwarded the call tries again.
+3. A call is retried only if no leader has answered it. The broker recognizes a duplicate message by its id
+   and content, and stores the message only once (`services.broker.repeats`). A leader's refusal means only
+   that the refused attempt had no effect. An earlier attempt may still be queued at a previous leader, and a
+   leader looks up the results of previous leaders only for sends. If a leader refuses a retried write, the
+   node therefore reports to the client that the outcome is unknown.
+4. Even on the leader, Telemetry and SyncLiteSubscription calls from the node's own clients are handled by
+   this module (`switch`), which passes them to the node's broker, `local`. As a result, client streams stay
+   open when the node steps down.
+5. When the leader ends a stream, the node ends the corresponding client stream. A leader that steps down ends
+   the streams from other nodes with UNAVAILABLE, and those nodes reconnect their client streams to the next
+   leader. The status that the leader returns takes precedence over a write error
    (`services.cluster.forwarding.leader_stream`).
 6. A leader behind a network that silently drops packets is treated as unresponsive. If a peer sends neither
    TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the connection is closed and its calls
    are retried.
 
-Cost: one additional round trip and about 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak
-spot: the leader applies connection limits to the address of the forwarding node, but client limits to the
-address of the client (`vouching`).
+Cost: each call requires one additional round trip and about 300 us of CPU time (`benchmarks/cluster.py`).
+Weak spot: the leader applies connection limits to the address of the forwarding node, but per-client limits
+to the address of the client (`vouching`).
 """
 
 from __future__ import annotations
@@ -72,13 +74,13 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field of a forwarded call, whose value is the epoch of the called leader."""
+"""The header field that marks a call as forwarded. Its value is the epoch of the called leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""The maximum delay, in seconds, after a failed attempt; a new EPOCH ends a delay early."""
+"""The maximum delay, in seconds, after a failed attempt. A new EPOCH record ends the delay early."""
 CALL_SECONDS: Final = 30.0
-"""The timeout, in seconds, of a call without a deadline."""
+"""The timeout, in seconds, for calls that have no deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -90,22 +92,22 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The statuses after which it is unknown whether the leader has received the call."""
+"""The status codes for which it is unknown whether the leader received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
-"""The prefixes of the names of forwarded header fields."""
+"""The name prefixes of the header fields that are forwarded."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""The methods of which a refused attempt has no effect; field 1 of their replies is the status."""
+"""The methods for which a refused attempt has no effect. Field 1 of their replies is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
-    """An RPC method: its path, and whether its request and its response are streams."""
+    """The path of an RPC method, and whether its requests and responses are streamed."""
 
     path: str
     takes_stream: bool
@@ -118,7 +120,7 @@ class Shape(NamedTuple):
 
     @property
     def method(self) -> str:
-        """The name of the method within its service."""
+        """The name of the method, without the service name."""
         return self.path.rpartition("/")[2]
 
 
@@ -128,9 +130,9 @@ class LeaderChanged(Exception):
 
 @dataclass
 class Attempt:
-    """An attempt to call the leader of an epoch, with the channel, the header fields and the timeout.
+    """An attempt to forward a call to the leader of an epoch.
 
-    The field `local` is the broker of this node for a call that this node answers itself, or None.
+    `local` is the broker of this node if this node answers the call itself; otherwise, `local` is None.
     """
 
     channel: grpc.aio.Channel
@@ -141,17 +143,17 @@ class Attempt:
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
-    """Whether an earlier attempt may already have carried out the call."""
+    """Whether an earlier attempt may already have executed the call."""
     has_answered: bool = False
-    """Whether the client has received a reply, which another attempt would repeat."""
+    """Whether the client has already received a reply, which another attempt would duplicate."""
     not_its_own: str = ""
-    """The reason why the peer could not be verified as the leader, or "" if it was verified."""
+    """The reason why the peer could not be verified as the leader, or "" if verification succeeded."""
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress an error in the block if the error allows another attempt.
+        """Suppress an error that the block raises if the call may be attempted again.
 
-        After the client has received a reply, no error is suppressed.
+        Errors are no longer suppressed once the client has received a reply.
         """
         try:
             yield
@@ -161,7 +163,7 @@ class Attempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_certificate_error(error):
                 self.reachability.record_failure(self.epoch, self.began_ms, monotonic_ms())
-            else:  # a peer has responded, perhaps with another certificate
+            else:  # a peer responded, possibly with a different certificate
                 self.reachability.record_answer(monotonic_ms())
             if self.has_answered or not _is_retryable(error):
                 raise
@@ -171,7 +173,7 @@ class Attempt:
 
 
 class ClientCall(NamedTuple):
-    """A call of a client at this node, with its arrival time in ms since 1970."""
+    """A client call that this node received, with its arrival time in ms since the Unix epoch."""
 
     connection: Connection
     stream_id: int
@@ -181,10 +183,10 @@ class ClientCall(NamedTuple):
 
 
 class Forwarding:
-    """The service that answers the calls on all connections through the leader that `node` has found.
+    """The gRPC service of a node that forwards client calls to the leader known to `node`.
 
-    `key` is the cluster's key for users' secrets, or empty without authentication. `clock` returns the
-    wall-clock time in ms. `origin_key` signs the origin of calls, and defaults to `key`.
+    `key` is the cluster key that protects user secrets, or an empty value if authentication is disabled.
+    `clock` returns the wall-clock time in ms. `origin_key` signs the origin of calls, and defaults to `key`.
     """
 
     def __init__(
@@ -197,15 +199,15 @@ class Forwarding:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node while this node leads, or None."""
+        """The broker of this node while the node is the leader; otherwise, None."""
 
     def lead(self, serving: Serving) -> None:
-        """Answer calls through this node's broker, and close the idle channels to the previous leader."""
+        """Start passing calls to this node's broker, and close idle channels to other nodes."""
         self.local = serving
         self._channels.close_idle()
 
     def forward_again(self) -> None:
-        """Answer calls through the leader again."""
+        """Resume forwarding calls to the leader."""
         self.local = None
 
     async def close(self) -> None:
@@ -213,7 +215,7 @@ class Forwarding:
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams, because clients would keep the streams open indefinitely."""
+        """End all Telemetry streams, which clients would otherwise keep open indefinitely."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()
             connection.end(stream_id)
@@ -281,17 +283,17 @@ class Forwarding:
                     return
 
     async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Answer a SyncLiteSubscription call that another node has forwarded, through this node's broker."""
+        """Pass a forwarded SyncLiteSubscription call to this node's broker, and return its reply."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
         reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
         asked.connection.reply(asked.stream_id, reply)
 
-    # Calls that change the stored state of clients.
+    # Calls that change the stored client state.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a client's subscription, and record the subscription if the leader accepts it."""
+        """Forward a subscription request, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -314,7 +316,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Forward a Telemetry stream in both directions, and continue the stream with each new leader."""
+        """Relay a Telemetry stream in both directions, and reconnect it to each new leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.add_stream(client_id)
         said = ClientMessages(kept)
@@ -342,9 +344,9 @@ class Forwarding:
     async def _exchange_messages(
         self, attempt: Attempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Send the client's messages to the leader, and the leader's replies to the client.
+        """Relay the client's messages to the leader and the leader's replies to the client.
 
-        The method returns after the leader's last reply.
+        The method returns after relaying the leader's last reply.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
@@ -362,13 +364,13 @@ class Forwarding:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: ClientCall, kept: ClientState) -> None:
-        """Send a client's subscriptions to the leader until the leader has accepted all subscriptions."""
+        """Resend a client's subscriptions until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
             said, left = left, []
-            for key in said:  # a refused subscription does not delay the other subscriptions
+            for key in said:  # a refused subscription does not delay the others
                 async with kept.lock:
                     message = complete_subscription(key, kept.lite[key]) if key in kept.lite else None
                     if message is not None and not await _try_to_sync(attempt, sync, message):
@@ -377,9 +379,9 @@ class Forwarding:
                 await asyncio.sleep(REPEAT_SECONDS)
 
     async def _forward_metrics(self, asked: ClientCall) -> None:
-        """Forward a stream of client metrics to one leader.
+        """Relay a stream of client metrics to the current leader.
 
-        After a leader change, the client must open a new stream.
+        If the leader changes, the client must open a new stream.
         """
         said = ClientMessages(ClientState())
         hearing = asyncio.create_task(said.receive(asked.connection, asked.stream_id))
@@ -397,7 +399,7 @@ class Forwarding:
             hearing.cancel()
 
     async def _answer_telemetry(self, asked: ClientCall) -> None:
-        """Answer a Telemetry stream that another node has forwarded, through this node's broker.
+        """Answer a forwarded Telemetry stream through this node's broker.
 
         End the stream with UNAVAILABLE if this node steps down.
         """
@@ -418,7 +420,7 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call; raise `LeaderChanged` as soon as another epoch begins."""
+        """Return the result of a call, or raise `LeaderChanged` as soon as another epoch begins."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -429,16 +431,14 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # An exception refers to this frame, this frame refers to the task, and the task refers to the
-            # exception and the call. As long as the call exists, gRPC reconnects the closed channel of the
-            # call.
+            # Break the reference cycle of exception, frame and task, because the task keeps the call alive.
+            # As long as a call exists, gRPC reconnects the closed channel of the call.
             del calling
 
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
         """Yield attempts to call the leader until the deadline is near, and then raise TimeoutError.
 
-        With `stands`, the call continues after a change of leaders, so this node signs the arrival time of
-        the call.
+        If `stands` is true, the call continues after a leader change, so this node signs its arrival time.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -472,7 +472,10 @@ class Forwarding:
         raise TimeoutError
 
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
-        """Return the header fields of the call to the leader; with `vouches`, sign the arrival time."""
+        """Return the header fields of the forwarded call.
+
+        If `vouches` is true, the header fields include a signed arrival time.
+        """
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
             *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
@@ -489,14 +492,14 @@ async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
+    """Raise `Refused` to report an unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
-    """Return the leader's reply to a SyncLiteSubscription; the leader may be this node."""
+    """Return the leader's reply to a SyncLiteSubscription call. The leader may be this node."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -504,7 +507,7 @@ async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes)
 
 
 async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
-    """Send a client's subscription to the leader, and return whether the leader has accepted it."""
+    """Send a client's subscription to the leader, and return whether the leader accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -516,7 +519,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the unverified user name in the signature of a call, or "" without a signature."""
+    """Return the unverified user name from the call signature, or "" if the call is not signed."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -532,18 +535,18 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried because no leader has refused the call."""
+    """Return whether a failed call may be retried, which requires that no leader has refused it."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the status for the client after an error from the leader."""
+    """Return the status to send to the client for an error from the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
 def shape_of(method: Method) -> Shape:
-    """Return the `Shape` of a method that this service has looked up."""
+    """Return the `Shape` of a method that `Forwarding.method_of` returned."""
     assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
     return method.target
 

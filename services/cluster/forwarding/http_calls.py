@@ -1,30 +1,32 @@
-"""The HTTP interface of a node, which serves the node's status and copy, and forwards other requests.
+"""The HTTP interface of a node, which serves the status and the copy of the node and forwards other requests.
 
-    /livez /readyz /metrics      this node (the broker of the node while the node leads)
-    GET /api/cluster             this node
-    GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
-    POST /api/cluster/position   this node, if it leads: the report of a follower, from a caller with the
+    /livez /readyz /metrics      answered by this node (by its broker while the node leads)
+    GET /api/cluster             answered by this node
+    GET /api/cluster/copy        answered by this node with its newest checkpoint, if the caller presents the
+                                 secret of the copy (`copies`)
+    POST /api/cluster/position   a follower's report, accepted by the leader if the caller presents the
                                  secret of the epoch (`followers`, `health`)
-    POST /api/cluster/move       the leader: transfer to {"node": NAME}, by default to any other node
-    POST /api/cluster/forget     the leader: removal of {"node": NAME}
-    POST /api/cluster/set-version    the leader: finalization of {"version": N}, by default the highest
-    other paths                  the leader, once, with an unchanged response
-    no leader, or no response    503, with an error message
+    POST /api/cluster/move       transfers the leadership to {"node": NAME}, by default to any other node
+    POST /api/cluster/forget     removes {"node": NAME} from the cluster
+    POST /api/cluster/set-version    finalizes {"version": N}, by default the highest supported version
+    other paths                  forwarded to the leader once; the response is returned unchanged
+    no leader, or no response    answered with status 503 and an error message
 
-A GET or HEAD request is retried with the next leader if the leader fails, or if another node becomes leader
-before the response. If the caller disconnects, the node cancels the request to the leader.
+The last three POST requests are executed by the leader, and are forwarded by other nodes.
+
+A GET or HEAD request is retried with the next leader if the leader fails or is replaced before it responds.
+If the caller disconnects, the node cancels the forwarded request.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are occupied, the node refuses further requests. Because of this limit, a follower can forward only a few HTTP
-long polls at once, but many gRPC long polls (`calls.py`).
+are in use, the node refuses further requests. A follower can therefore forward only a few HTTP long polls at
+a time, whereas it can forward many gRPC long polls (`calls.py`).
 
-The same gate as for a broker's HTTP interface protects the responses of the node itself
+Requests that the node itself answers pass through the same gate as requests to the HTTP interface of a broker
 (`services.ops.gate`). The gate uses the users and tokens in the node's copy, which may briefly lag behind the
-leader. Requests between nodes bypass the gate, and are authenticated with a secret from the shared log. For a
-forwarded request, the node's gate checks the host and the origin, which refer to the node, but not the token.
-The path is forwarded byte for byte, because decoding could change the meaning of the path. The request
-contains the token of its caller, and no token of the node, so the leader authorizes a forwarded request like
-a direct request.
+leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log. For a
+forwarded request, the gate checks the host and the origin, which refer to this node, but not the token. The
+path is forwarded byte for byte, because decoding could change its meaning. A forwarded request carries the
+token of the caller rather than a token of the node, so the leader authorizes it like a direct request.
 """
 
 from __future__ import annotations
@@ -83,19 +85,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""The time, in seconds, during which a former leader may respond after another node became leader."""
+"""The time, in seconds, for which a former leader may still respond after another node becomes the leader."""
 COPIES_MAX: Final = 2
-"""The maximum number of nodes that may fetch a copy at the same time."""
+"""The maximum number of nodes that can fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""The header fields that refer to this node's host or mark a forwarded request, and are not forwarded."""
+"""The header fields that are not forwarded because they refer to this node or mark a forwarded request."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""The methods without side effects, whose requests may be retried with the next leader."""
+"""The methods that have no side effects, so their requests may be retried with the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """A request to forward, with its method, its target, its header fields and its body."""
+    """An HTTP request in the form in which it is forwarded."""
 
     method: str
     target: str
@@ -104,7 +106,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClusterHttp:
-    """The HTTP application of a node with its store in the folder `root`."""
+    """The HTTP application of a node whose store is in the folder `root`."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The HTTP application of the broker while this node leads, or None."""
+        """The HTTP application of the broker while this node is the leader; otherwise, None."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as an ASGI application."""
@@ -140,16 +142,16 @@ class ClusterHttp:
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        else:  # the node reads the whole body before it forwards the request
+        else:  # the node reads the whole body before forwarding the request
             await self._passing(scope, receive, send)
 
     async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the leader's response to a request that has passed the gate of this node."""
+        """Forward a request that has passed the gate of this node, and send the leader's response."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request to this node that has passed the gate."""
+        """Respond to a request that has passed the gate and that this node answers itself."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -169,9 +171,10 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in this node's copy; raise `NoLeader` without an open copy.
+        """Return the users and tokens in this node's copy, or raise `NoLeader` if no copy is open.
 
-        Each check reads a table only once, because a worker thread that applies records may change the table.
+        Each check reads a table only once, because a worker thread may modify the table while it applies
+        records.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -187,7 +190,7 @@ class ClusterHttp:
         )
 
     def _is_own_probe(self, path: str) -> bool:
-        """Return whether the node itself answers the probe at `path`, instead of the node's broker."""
+        """Return whether the node itself, rather than its broker, answers the probe at `path`."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -206,10 +209,10 @@ class ClusterHttp:
             return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
         return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
 
-    # Commands of an operator.
+    # Operator commands.
 
     async def _handle_order(self, request: Request) -> Response:
-        """Execute an operator's command on the leader, or forward the command to the leader."""
+        """Execute an operator command if this node is the leader; otherwise, forward it to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -226,7 +229,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller with the secret of this node's copy."""
+        """Send this node's newest checkpoint to a caller that presents the secret of this node's copy."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -237,7 +240,7 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                # The stream holds open files, which `aclosing` closes.
+                # The stream keeps files open, which `aclosing` closes.
                 async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
                     await (await self._copy_response(chunks))(request.scope, request.receive, send)
             finally:
@@ -262,7 +265,7 @@ class ClusterHttp:
                 except (
                     OSError,
                     TidewheelError,
-                ) as error:  # the receiver detects the missing end
+                ) as error:  # the receiver detects that the stream is incomplete
                     log.warning("a copy was not given to its end", reason=str(error))
                     return
 
@@ -273,7 +276,7 @@ class ClusterHttp:
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            # The port may be public, so the node reads the body only after it has verified the secret.
+            # The port may be public, so the node verifies the secret before reading the body.
             if not self._node.is_followed_by(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
@@ -289,7 +292,7 @@ class ClusterHttp:
     # Forwarding to the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's response to a request; cancel the request if the caller disconnects."""
+        """Return the leader's response to a request, or cancel the request if the caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
                 "This node does not lead, and the request was forwarded to it. Send it again."
@@ -347,10 +350,10 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's response; raise OSError if another node leads before the response.
+        """Return a leader's response, or raise OSError if another node becomes the leader first.
 
-        The check for another leader is necessary because the connections of a paused leader process remain
-        open. A former leader may still respond within LAST_WORD_SECONDS, for example to the command that
+        Without this check, a request to a paused leader process would wait, because its connections remain
+        open. A former leader may still respond within LAST_WORD_SECONDS, for example, to the command that
         transferred the leadership.
         """
         answering = asyncio.ensure_future(calling)
@@ -374,10 +377,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """An asynchronous reader of a generator whose steps run in worker threads, one at a time.
+    """An asynchronous reader for a generator that runs in worker threads, one step at a time.
 
-    If the peer disconnects, the coroutine that waits for a step is cancelled, but the worker thread continues
-    the step. `aclose` closes the generator only after the current step has ended.
+    If the peer disconnects, the coroutine that is waiting for a step is cancelled, but the worker thread
+    completes the step. `aclose` therefore waits for the current step before it closes the generator.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -402,7 +405,7 @@ async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Remove a node from the cluster, and return the name of the node."""
+    """Remove a node from the cluster, and return its name."""
     name = await node_name_in(request)
     if not name:
         raise InvalidOrder('Say which: {"node": NAME}.')
@@ -411,7 +414,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a version of the cluster, and return the finalized version."""
+    """Finalize a cluster version, and return the finalized version."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -426,7 +429,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "" for no name; raise `InvalidOrder` for an invalid body."""
+    """Return the node name in the body, or "" if there is none. Raise `InvalidOrder` for an invalid body."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidOrder('The body is {"node": NAME}, and no more.')
@@ -434,9 +437,9 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only allowed field of the body, or `usual` if the field is missing.
+    """Return the only field that the body may contain, or `usual` if the field is missing.
 
-    Raise `InvalidOrder` if the body is invalid or has other fields.
+    Raise `InvalidOrder` if the body is invalid or contains other fields.
     """
     body = await body_of(request)
     try:
@@ -454,14 +457,14 @@ def connection_failure_text(leader: Member, error: OSError) -> str:
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection, so that another thread stops waiting for the response."""
+    """Shut down a connection so that a thread that is waiting for the response returns."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward, with the path as encoded by the caller."""
+    """Return the request in the form in which it is forwarded, with the path as encoded by the caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -474,7 +477,7 @@ def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
 def send_request(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
     """Send a request to another node, and return the response.
 
-    Raise OSError or HTTPException if the other node does not respond.
+    Raise OSError or HTTPException if the node does not respond.
     """
     try:
         connection.putrequest(passed.method, passed.target, skip_accept_encoding=True)
@@ -491,5 +494,5 @@ def send_request(connection: http.client.HTTPConnection, passed: ForwardedReques
 
 
 def refusal_response(sentence: str) -> Response:
-    """Return a response with status 503 and an error in the format of the HTTP interface."""
+    """Return a response with status 503 and an error body in the format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)
