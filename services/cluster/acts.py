@@ -1,12 +1,12 @@
-"""The acts of a follower or candidate, which call the engine and the replica at the request of the election.
+"""The acts of a follower or candidate, which use the engine and the replica at the request of the election.
 
-Each method performs one act and returns the result for the election, without storing the result. Acts block
-on the engine or the disk, so a node performs acts in a worker thread. One act runs at a time; only
-`check_copy_and_disk` and `append_complaint` run concurrently with another act. The simulation calls the same
-methods.
+Each method performs one act and returns the result for the election, but does not store it. Acts block on the
+engine or the disk, so a node runs them in worker threads. Only one act runs at a time, except that
+`check_copy_and_disk` and `append_complaint` can run concurrently with another act. The simulation calls the
+same methods.
 
-Only the acts access the replica from `open` until the node leads. While the node leads, the event loop owns
-the replica (`services.cluster.leading.lead`).
+Until the node becomes the leader, only the acts access the replica. On the leader, the event loop owns the
+replica (`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of records of the shared log, BEATs included, after which the next checkpoint is due."""
+"""The number of shared log records, including BEAT records, after which the next checkpoint is due."""
 
 
 class Clocks(NamedTuple):
@@ -60,7 +60,7 @@ class Clocks(NamedTuple):
 
 
 class Acts:
-    """The acts of the node `me`; during an act, `tell` receives further inputs for the election."""
+    """The acts of the node `me`. During an act, further inputs are passed to the election through `tell`."""
 
     def __init__(
         self,
@@ -79,22 +79,25 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """This node's identity at the last check; only the event loop writes this attribute."""
+        """This node's identity at the last check. Only the event loop writes this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None while a copy replaces it; only the event loop writes this attribute."""
+        """The open replica, or None while a copy replaces it. Only the event loop writes this attribute."""
 
     def prepare_act(self, act: Act) -> None:
-        """Release the replica before an act that replaces it. Call this method only in the event loop."""
+        """Release the replica before an act that replaces it. Call this method only from the event loop."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def apply_answer(self, answer: Input) -> None:
-        """Store the replica or the identity from an act's result. Call this method only in the event loop."""
+        """Store the replica or the identity from the result of an act.
+
+        Call this method only from the event loop.
+        """
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
@@ -103,12 +106,15 @@ class Acts:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica, which must exist."""
+        """The open replica. A replica must be open."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the record that made an act fail, or None. Call this method only in the event loop."""
+        """Return the record that caused an act to fail, or None.
+
+        Call this method only from the event loop.
+        """
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -127,9 +133,9 @@ class Acts:
     def read(self, must_check: bool) -> ReadDone:
         """Apply the next records of the shared log, at most a few MiB per call.
 
-        With `must_check`, first check that the log still contains the records that this node has read before.
-        Raise `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk
-        fails. After an OSError, the replica is unusable.
+        If `must_check` is true, first check that the log still contains the records that this node has
+        already read. Raise `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or
+        OSError if the disk fails. The replica is unusable after an OSError.
         """
         replica = self.open_replica
         if must_check:
@@ -141,7 +147,7 @@ class Acts:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Apply the next records of the shared log, at most a few MiB; raise the same errors as `read`."""
+        """Apply the next records of the shared log, at most a few MiB. Raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -168,7 +174,7 @@ class Acts:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint to the shared log that an epoch's leader does not respond to client calls."""
+        """Append a complaint that the leader of an epoch does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(Unknown, Refused):  # the complaint is repeated later
@@ -195,7 +201,7 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH, unless the shared log contains leader records that this node has not read.
+        """Append an EPOCH record unless the shared log contains leader records that this node has not read.
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """
@@ -209,10 +215,10 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read the next records, and check that this node's EPOCH is the newest and that no record is lost.
+        """Check that this node's EPOCH record is the newest one and that no record is lost.
 
-        Raise `Unknown` if the engine does not respond, or `Halted` if the engine has lost a record that this
-        process has read.
+        Raise `Unknown` if the engine does not respond, or `Halted` if it has lost a record that this process
+        has read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -225,10 +231,11 @@ class Acts:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch another node's copy; with `where`, the copy must extend past this unreadable record.
+        """Fetch a copy from another node.
 
-        Raise `Unknown` if the engine does not respond, `TooOld` if this node does not support the cluster's
-        version, `CopyRefused` if no node provides a copy, or OSError if the disk fails.
+        If `where` is given, the copy must extend past this unreadable record. Raise `Unknown` if the engine
+        does not respond, `TooOld` if this node does not support the cluster's version, `CopyRefused` if no
+        node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
         if found.epoch is not None:
@@ -236,7 +243,7 @@ class Acts:
         return Copied(self.copying.fetch_copy(found, where))
 
     def shown_over_http(self) -> str:
-        """Return the certificate of this node's HTTP interface as PEM, or "" for http://."""
+        """Return the certificate of this node's HTTP interface in PEM format, or "" for an http:// URL."""
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 

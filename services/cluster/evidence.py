@@ -1,45 +1,45 @@
-"""Evidence that records in a node's copy were accepted; a state machine without I/O, clock and settings.
+"""A state machine without I/O for the evidence that the records in a node's copy were accepted.
 
 A copy contains the accepted history up to a log offset, the accepted end. The file `evidence`
-(`services.cluster.evidence_file`) contains the accepted end, the chain at the accepted end, and the last
-leader record that the node has applied. The evidence lets a node detect that the engine has lost records or
-was restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared
-log past the evidence without finding a contradiction.
+(`services.cluster.evidence_file`) contains the accepted end, the chain at that offset, and the last leader
+record that the node has applied. From the evidence, a node can detect that the engine has lost records or was
+restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared log
+past the evidence without finding a contradiction.
 
-    state      the copy                                      end of the state
-    OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
-    AGREED     contains no record that the log has lost      -
+    state      meaning                                       transition
+    OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
+    AGREED     no record of the copy is lost in the log      -
 
-Before a node reads further records, `sharedlog.witness` looks up the record of the evidence in the engine. If
-the record remains missing or replaced for some time, the node halts.
+Before a node reads further records, `sharedlog.witness` looks up the evidence record in the engine. If the
+record is still missing or replaced after some time, the node halts.
 
 Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
-    on disk              below the accepted end                at or above it
-    the same bytes       advance                               advance
+    on disk              below the accepted end                at or above the accepted end
+    identical bytes      advance                               advance
     no valid record      write: lost in a power failure        cut: no flush ended there
-    another record       HALT: two histories                   set aside, then cut: it was never accepted
+    different record     HALT: the histories differ            set aside, then cut: never accepted
 
-The state is determined once the fold has applied or skipped the record of the evidence
-(`CopyProof.check_fold`):
+The state is determined when the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-A node may neither lead nor write new evidence until the state is AGREED. Another node's copy, or the whole
-shared log, may replace a node's copy only if the replacement covers the evidence (`REPLACEMENT_VERDICTS`):
+A node may neither lead nor write new evidence until the state is AGREED. A node's copy may be replaced with
+another node's copy, or with the whole shared log, only if the replacement covers the evidence
+(`REPLACEMENT_VERDICTS`):
 
-    the other copy has read        chain at the evidence   record of the evidence   verdict
-    past the evidence's record     same                    -                        take
-                                   another                 -                        refuse
-                                   forgotten               same                     take
-                                   forgotten               anything else            take if the bytes agree
-    not so far                     -                       same                     take if all are there
-                                   -                       anything else            refuse
+    last record of the other copy    chain at the evidence   evidence record   verdict
+    after the evidence record        same                    -                 take
+                                     another                 -                 refuse
+                                     forgotten               same              take
+                                     forgotten               any other         take if the bytes are equal
+    before the evidence record       -                       same              take if no record is missing
+                                     -                       any other         refuse
 
-Cost: a few comparisons for each record, and one disk read for each flush after a checkpoint. Weak spot: after
-a power failure, the evidence may be one second old, or may extend past the bytes in the log
-(`evidence_file`). A loss of records from the last second before a power failure cannot be detected.
+Cost: each record requires a few comparisons, and each flush after a checkpoint requires one disk read. Weak
+spot: after a power failure, the evidence may be one second old, or may extend past the end of the log
+(`evidence_file`). The loss of records from the last second before a power failure cannot be detected.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The accepted history that a node has read; `record` is the offset of the last applied leader record.
+    """The accepted history that a node has read. `record` is the offset of the last applied leader record.
 
-    The fields `end` and `chain` describe the history after that leader record, and `crc` is the CRC-32 of the
-    record's bytes.
+    The fields `end` and `chain` describe the history up to and including this record, and `crc` is the CRC-32
+    of the record.
     """
 
     cluster: bytes
@@ -67,19 +67,19 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A phrase that describes the position of the evidence, as a part of a sentence."""
+        """A phrase that describes the position of the evidence for use in a sentence."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
 class State(Enum):
-    """The state of the comparison of a copy with the shared log."""
+    """The state of the comparison between a copy and the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
 
 
 class RecordLookup(Enum):
-    """The result of the lookup of the evidence's record in the engine."""
+    """The result of looking up the evidence record in the engine."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -88,7 +88,7 @@ class RecordLookup(Enum):
 
 
 class DiskComparison(Enum):
-    """The result of the comparison of an accepted flush with the bytes on disk at the flush's offset."""
+    """The result of comparing an accepted flush with the bytes at its offset on disk."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -96,7 +96,7 @@ class DiskComparison(Enum):
 
 
 class ChainComparison(Enum):
-    """The result of the comparison of the evidence's chain with the history of another copy."""
+    """The result of comparing the chain in the evidence with the history of another copy."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -125,7 +125,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): Verdict.HALT,
     (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
 }
-"""The action by the result of the comparison and by whether the offset is below the accepted end."""
+"""The action for each comparison result, depending on whether the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
@@ -137,7 +137,7 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The progress of a fold: the end of the history, the chain at this end, and the next record's offset.
+    """The end of the history that a fold has read, the chain at this end, and the offset of the next record.
 
     The field `last` contains the offset and the CRC-32 of the last applied record, or None before the first
     record.
@@ -150,11 +150,11 @@ class FoldProgress(NamedTuple):
 
 
 class CopyProof:
-    """The evidence for one node's copy, and the state of the copy's comparison with the shared log.
+    """The evidence for a node's copy, and the state of the comparison between the copy and the shared log.
 
-    `claimed` is the evidence in the file, `checkpoint` is the start of the fold, and `trace` is the result of
-    the comparison of the evidence with the fold. Evidence from another cluster, for example from before a
-    restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
+    `claimed` is the evidence in the file, `checkpoint` is the progress at which the fold starts, and `trace`
+    is the result of comparing the evidence with the fold. Evidence from another cluster, for example, from
+    before a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
-        """Return the action for `offset`, at which the disk first differs from an accepted flush.
+        """Return the action for `offset`, which is where the disk first differs from an accepted flush.
 
         Raise `Halted` if the histories of the copy and the shared log differ.
         """
@@ -189,10 +189,10 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Check the fold after each applied record; raise `Halted` if the fold contradicts the evidence.
+        """Check the fold after each applied record, and raise `Halted` if it contradicts the evidence.
 
-        After the record of the evidence, the fold of an undamaged log has the progress that the evidence
-        describes.
+        If the log has lost no records, the progress of the fold after the evidence record matches the
+        evidence.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -204,7 +204,7 @@ class CopyProof:
         self.state = State.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return new evidence for a copy with all bytes up to `end`, or None if no newer evidence exists.
+        """Return new evidence for a copy that contains all bytes up to `end`, or None if there is none.
 
         `led` contains the offset and the CRC-32 of the newest leader record that the fold has applied.
         """
@@ -218,7 +218,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the shared log has confirmed the evidence, or no evidence exists."""
+        """Whether the shared log has confirmed the evidence, or there is no evidence to confirm."""
         return self.state is State.AGREED
 
     def _lost(self, read: FoldProgress) -> Halted:
@@ -231,7 +231,7 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether the fold has not read the record of the evidence yet."""
+    """Return whether the fold has not read the evidence record yet."""
     return read.next_offset <= claimed.record
 
 
@@ -247,5 +247,5 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 
 
 def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
-    """Return whether another copy, or the whole shared log, may replace a copy with this evidence."""
+    """Return whether a copy with this evidence may be replaced with another copy or the whole shared log."""
     return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

@@ -1,42 +1,42 @@
 """The file `evidence`, which describes the accepted history of a node's copy (`services.cluster.evidence`).
 
-The file `evidence` has three slots of 4,096 bytes each, so no two slots share a sector or page. The fields of
-a slot are big-endian:
+The file consists of three 4,096-byte slots, so no two slots share a sector or page. The fields of a slot are
+big-endian:
 
     offset width  field
     0      8      "TWEVID01"
-    8      8      number of the write; the valid slot with the highest number is used
+    8      8      write number; the valid slot with the highest number is used
     16     16     cluster id                               as in `sharedlog.record`
-    32     8      end: CommitLog offset that was accepted  `Fold.end`
-    40     8      chain there                              `Fold.chain`
+    32     8      end: accepted CommitLog offset           `Fold.end`
+    40     8      chain at that offset                     `Fold.chain`
     48     8      epoch                                    `Fold.epoch`
-    56     8      offset in the shared log of the newest   `Fold.last_led`
-                  record of a leader
-    64     4      CRC-32 of that record's bytes            `Fold.last_led`
-    68     4      CRC-32 of the 68 bytes before
+    56     8      shared log offset of the newest leader   `Fold.last_led`
+                  record
+    64     4      CRC-32 of that record                    `Fold.last_led`
+    68     4      CRC-32 of the preceding 68 bytes
 
 Rules
-1. The leader and the followers write a slot after each accepted flush and each accepted BEAT, once the log
-   files contain the bytes up to `end`. The write of a slot is not synced.
-2. Once a second, the node syncs first the log files and then the file `evidence`, so that the last written
-   slot is on disk.
-3. A slot on disk is not overwritten until another slot is on disk. All writes between two syncs go to one
-   slot, and all writes during a sync go to the third slot. A power failure damages at most two slots, and the
-   third slot remains valid.
-4. When a node opens its copy, the node writes a new file, syncs the file, and renames the file, because the
-   last writes of a killed process may exist only in memory. A failed sync makes the copy unusable
-   (`services.cluster.replica`), so the node opens the copy again.
+1. The leader and the followers write a slot after each accepted flush and each accepted BEAT record, once the
+   log files contain all bytes up to `end`. These writes are not synced.
+2. Once per second, the node syncs the log files and then the file `evidence`, which makes the last written
+   slot durable.
+3. A durable slot is not overwritten until another slot is durable. All writes between two syncs go to the
+   same slot, and all writes during a sync go to the third slot. A power failure can damage at most two slots,
+   so at least one slot remains valid.
+4. When a node opens its copy, it writes, syncs and renames a new file, because the last writes of a killed
+   process may exist only in memory. A failed sync makes the copy unusable (`services.cluster.replica`), so
+   the node reopens it.
 
-Losses: a killed process loses only the flush in progress. A power failure loses the writes since the last
-sync, that is, the writes of at most one second plus the duration of a sync. After a power failure, the
-evidence on disk may be outdated. If the operating system wrote the slot to disk before the log, the end in
-the evidence may be after the last valid record. After a power failure, the node rewrites the bytes before the
-end in the evidence from the shared log, and `cluster restore` reports missing bytes. No accepted record is
-lost as long as the engine still has all accepted records.
+If the process is killed, only the flush in progress is lost. A power failure loses the writes since the last
+sync, which cover at most one second plus the duration of a sync. After a power failure, the evidence on disk
+may therefore be outdated. If the operating system wrote the slot to disk before the log, the end in the
+evidence may also be after the last valid record. In this case, the node rewrites the missing bytes from the
+shared log, and `cluster restore` reports them as missing. No accepted record is lost as long as the engine
+still has all accepted records.
 
-Cost: one write of 72 bytes for each flush, and two syncs per second. Weak spot: if all slots are damaged, the
-accepted end is unknown. A node without a valid slot halts (`EvidenceDamaged`), and a restore uses all valid
-records.
+Cost: each flush requires a 72-byte write, and the node performs two syncs per second. Weak spot: if all slots
+are damaged, the accepted end is unknown. In this case, the node halts (`EvidenceDamaged`), and a restore uses
+all valid records.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ _FRESH: Final = f"{layout.EVIDENCE}.new"
 
 
 class EvidenceDamaged(Halted):
-    """The file with the evidence of accepted records is damaged."""
+    """The evidence file is damaged."""
 
 
 class EvidenceFile:
-    """The evidence file on `disk`, which is rewritten with `evidence`; `write` and `sync` are thread-safe."""
+    """The evidence file on `disk`, which is rewritten with `evidence`. `write` and `sync` are thread-safe."""
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot for the next write; the previous slot is on disk or is being synced."""
+        """The slot for the next write. The previous slot is durable or is being synced."""
         self._is_unsynced = False
-        """Whether the slot was written since the last sync; without a write, a sync has no effect."""
+        """Whether the slot has been written since the last sync. If not, a sync has no effect."""
         self.written = evidence
         """The last written evidence, or None if the file does not exist yet."""
         if evidence is not None:
@@ -88,7 +88,10 @@ class EvidenceFile:
         return cls(disk, evidence, number)
 
     def write(self, evidence: Evidence) -> None:
-        """Write new evidence without a sync, unless the file is new. Raise OSError if the disk fails."""
+        """Write new evidence.
+
+        Only the first write to a new file is synced. Raise OSError if the disk fails.
+        """
         with self._lock:
             if self.written is None:
                 self._begin(evidence)
@@ -99,7 +102,10 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file. Raise `SyncFailed` if the sync fails; the caller must then open the file again."""
+        """Sync the file.
+
+        Raise `SyncFailed` if the sync fails. The caller must then reopen the file.
+        """
         with self._lock:
             if not self._is_unsynced:
                 return

@@ -1,26 +1,26 @@
-"""The file `holes`, which lists the damage to the log and to keep files that an operator has accepted.
+"""The file `holes`, which lists the damage in the log and in keep files that an operator has accepted.
 
 A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
-remain unchanged on disk, and the broker skips these bytes like any other damage (docs/damage.md). The file
-`holes` lets a node distinguish accepted damage from new damage. New damage makes a node fetch another node's
-copy, but the bytes in a hole do not exist on any node.
+remain unchanged on disk, and the broker skips them like any other damage (docs/damage.md). The file `holes`
+allows a node to distinguish accepted damage from new damage. When a node detects new damage, it fetches
+another node's copy, but the bytes in a hole do not exist on any node.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
-list of [first offset, end offset], in ascending order and without overlaps. The field `keep` is the number of
-damaged bytes in keep files.
+list of [first offset, end offset] pairs in ascending order and without overlaps. The field `keep` is the
+number of damaged bytes in keep files.
 
 Rules
-1. Only a restore writes the file `holes`, before the restore creates the new cluster. Every copy of the store
-   contains the file.
+1. Only a restore writes the file, before it creates the new cluster. Every copy of the store contains the
+   file.
 2. Damage outside the holes makes the copy unusable.
-3. A read of a message or a queue entry reports a single damaged location, or a gap in a queue that a hole has
-   left. After a report of damage, the node scans the whole segment before it treats the copy as damaged.
+3. When a message or a queue entry is read, only a single damaged location is reported, which may be a gap
+   that a hole has left in a queue. The node therefore scans the whole segment before it treats the copy as
+   damaged.
 
-Cost: one read of a small file whenever a store is opened or copied, and one scan of a segment for each
-damaged location that a read has found. Weak spot: if a store has holes, lost timers and half messages are
-reported, but do not make the node fetch a copy. This limitation also applies if a damaged timer file on this
-node has caused the loss. A damaged `holes` file is treated as empty, so the node then needs a copy or another
-restore.
+Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
+location that a read detects. Weak spot: if a store has holes, the loss of timers and half messages is
+reported but does not cause the node to fetch a copy, even if the loss is due to a damaged timer file on this
+node. A damaged `holes` file is treated as empty, so the node then needs a copy or another restore.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage: ranges of the log, in ascending order, and a number of bytes in keep files."""
+    """The accepted damage: log ranges in ascending order, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
 
     @property
     def has_any(self) -> bool:
-        """Whether an operator has accepted any damage to the store."""
+        """Whether an operator has accepted any damage in the store."""
         return bool(self.log or self.keep_bytes)
 
 
@@ -61,7 +61,7 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Write the file durably, or delete the file if there are no holes.
+    """Write the file durably, or delete it if there are no holes.
 
     Raise OSError if the disk fails.
     """
@@ -80,7 +80,10 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Fill missing log segments with zeros to make the log contiguous. Raise OSError if the disk fails."""
+    """Create missing log segments, filled with zeros, to make the log contiguous.
+
+    Raise OSError if the disk fails.
+    """
     there = layout.segment_offsets(disk)
     for one in damaged:
         at = one.first_offset
@@ -96,7 +99,10 @@ def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Dama
 
 
 def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
-    """Join adjacent damaged ranges, which a scan splits at segment boundaries; the order is ascending."""
+    """Join adjacent damaged ranges, which must be in ascending order.
+
+    A scan splits damaged ranges at segment boundaries.
+    """
     found: list[Damage] = []
     for one in damaged:
         if found and found[-1].end_offset >= one.first_offset:
@@ -106,10 +112,10 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return the damage to the log from `since` to `end` that is outside the holes.
+    """Return the damage in the log between `since` and `end` that is outside the holes.
 
-    If no record begins at `since`, because the offset comes from another history, the whole segment is read.
-    Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
+    If no record begins at `since`, because the offset belongs to a different history, the whole segment is
+    read. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))

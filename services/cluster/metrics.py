@@ -20,7 +20,7 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
 LOOK_EACH_MS: Final = 2_000
-"""The minimum time, in ms, between two measurements of progress; a measurement visits all message groups."""
+"""The minimum time, in ms, between two progress measurements, each of which visits all message groups."""
 
 
 class ClusterMetrics(Collector):
@@ -37,7 +37,7 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker of this node while this node leads, or None."""
+        """The broker of this node while the node is the leader; otherwise, None."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
@@ -47,7 +47,7 @@ class ClusterMetrics(Collector):
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
-        """Return the warnings for the response of `/readyz`."""
+        """Return the warnings to include in the response of `/readyz`."""
         node = self._node
         clock, reopened = node.clocks.engine_clock_warning(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
@@ -56,7 +56,7 @@ class ClusterMetrics(Collector):
         return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
-        """Return the additional fields of the node's status as a dictionary for JSON."""
+        """Return the additional fields of the node's status as a dictionary that can be encoded as JSON."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
@@ -67,7 +67,10 @@ class ClusterMetrics(Collector):
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
-        """Return the progress of a leader for JSON, which is measured at most once every LOOK_EACH_MS."""
+        """Return the progress of a leader as a JSON value.
+
+        The progress is measured at most once every LOOK_EACH_MS.
+        """
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():
             self._looked_ms, self._progress = None, None
@@ -136,7 +139,7 @@ class ClusterMetrics(Collector):
             yield took_over
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """Yield the number of faults in the shared log, and the ages of the scrub passes, on a leader."""
+        """On a leader, yield the number of faults in the shared log and the ages of the scrub passes."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -146,7 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lags of the followers in bytes and in seconds, without samples on a follower."""
+        """Yield the lag of each follower in bytes and in seconds. On a follower, the metrics have no samples."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",
@@ -164,7 +167,7 @@ class ClusterMetrics(Collector):
         yield lag_seconds
 
     def text(self) -> bytes:
-        """Return the metrics in the text format of Prometheus."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self)
 
 

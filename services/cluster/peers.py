@@ -1,24 +1,25 @@
 """Connections between nodes, which use TLS with a pinned certificate if the other node offers TLS.
 
-    a node                        announces its certificate in the shared log: only the first of its chain, as
-                                  PEM (EPOCH and BEAT of the leader, CHECKPOINT of nodes that give copies)
-    a node that connects to it    trusts exactly that certificate, from any issuer: nodes trust the shared log
-                                  already, and no certificate authority is involved
-    no certificate                the node is reachable only from its own machine, and its ports use plaintext
+    server            The node announces its certificate in the shared log, in PEM format and without the rest
+                      of its chain. The leader announces it in EPOCH and BEAT records, and nodes that provide
+                      copies announce it in CHECKPOINT records.
+    client            The node trusts exactly that certificate, regardless of its issuer. Nodes already trust
+                      the shared log, so no certificate authority is involved.
+    no certificate    The node is reachable only from its own machine, and its ports use plaintext.
 
-A node announces a renewed certificate within seconds. Until the announcement, other nodes reject the unknown
-certificate, send no data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents
-its certificate as a TLS client of the other nodes, so an authority in the file given by `--tls-clients` must
-have issued the certificate.
+A node announces a renewed certificate within seconds. Until then, other nodes reject the unknown certificate,
+send no data, and retry the connection (`forwarding`). If `--tls-clients` is set, a node also presents its
+certificate as a TLS client of the other nodes, so the certificate must be issued by an authority in the file
+that `--tls-clients` specifies.
 
-A network that silently drops packets leaves half-open connections. Because of half-open connections, a
-connection attempt is abandoned after `CONNECT_SECONDS`. An open connection is closed after `SILENT_SECONDS`
-without any traffic, including TCP acknowledgements. The response of a live node may take up to the timeout of
-the caller.
+A network that silently drops packets leaves half-open connections. A connection attempt is therefore
+abandoned after `CONNECT_SECONDS`, and an open connection is closed if nothing, not even a TCP
+acknowledgement, is received for `SILENT_SECONDS`. The response of a live node may take as long as the
+caller's timeout.
 
-Cost: one TLS handshake for each gRPC connection and each HTTP request, and about 50 us of CPU time on each of
-the two nodes for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the
-certificate, so a certificate without a name cannot be used.
+Cost: each gRPC connection and each HTTP request requires a TLS handshake, and each gRPC call takes about 50
+us of CPU time on each of the two nodes. Weak spot: gRPC also verifies a host name, which the caller takes
+from the certificate, so a certificate without a name cannot be used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""The maximum length, in bytes, of a certificate, which the shared log and every checkpoint contain."""
+"""The maximum size, in bytes, of a certificate, which is stored in the shared log and in every checkpoint."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -45,7 +46,8 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""The socket options for one keepalive probe each second to a silent peer, where the system supports them."""
+"""The socket options that send a keepalive probe to a silent peer every second, where the system supports it.
+"""
 
 
 class CertificateMismatch(ConnectionError):
@@ -53,7 +55,7 @@ class CertificateMismatch(ConnectionError):
 
 
 class Identity(NamedTuple):
-    """The announced certificate of a node, with its chain and its key if the node is also a TLS client."""
+    """The announced certificate of a node, with its chain and key if the node is also a TLS client."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -61,7 +63,7 @@ class Identity(NamedTuple):
 
 
 def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
-    """Return a function that returns the current identity from the TLS files.
+    """Return a function that reads the current identity from the TLS files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -69,9 +71,9 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
 
 def load_identity(files: TlsFiles) -> Identity:
-    """Return the identity of a node from the TLS files `files`.
+    """Return the identity of a node, as read from the TLS files `files`.
 
-    Raise `ConfigurationError` if the files cannot be used, or OSError if the files cannot be read.
+    Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -91,7 +93,7 @@ def load_identity(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a host name or an address from a certificate, or "" if the certificate has no name."""
+    """Return a host name or an address from a certificate, or "" if the certificate contains neither."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -106,10 +108,10 @@ def name_in(certificate: str) -> str:
 
 
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Return an open connection to the HTTP interface at `url` of the node with the given certificate.
+    """Return an open connection to the HTTP interface at `url`, which must have the given certificate.
 
-    The timeout for a response is `seconds`. Raise `CertificateMismatch` if the peer has another certificate,
-    or another OSError if the connection fails. No request has been sent when an error is raised.
+    Responses time out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate,
+    or another OSError if the connection fails. No request is sent before an error is raised.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -133,7 +135,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable TCP keepalive probes, which close the connection to a silent peer."""
+    """Enable TCP keepalive probes, so that the connection to a silent peer is closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -143,7 +145,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` to another node in a POST request, and return whether the node accepted the request."""
+    """Send `facts` to another node in a POST request, and return whether the node accepted it."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:
@@ -158,7 +160,7 @@ def post(
 
 
 def certificate_mismatch_text(where: str, reason: str) -> str:
-    """Return the error message for an address with another certificate than the one in the shared log."""
+    """Return the error message for an address whose certificate differs from the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -166,7 +168,7 @@ def certificate_mismatch_text(where: str, reason: str) -> str:
 
 
 def _context_trusting(certificate: str) -> ssl.SSLContext:
-    """Return an SSL context that accepts exactly one certificate, with any host name."""
+    """Return an SSL context that accepts exactly one certificate, regardless of the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed
@@ -175,7 +177,7 @@ def _context_trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Perform a TLS handshake with this node's own server; raise `ConfigurationError` on failure."""
+    """Perform a TLS handshake with this node's own server. Raise `ConfigurationError` if it fails."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)

@@ -1,35 +1,36 @@
 """A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
 
-    open    return to the newest checkpoint -> recover the core from the checkpoint
-    take    record of the shared log -> fold; an accepted flush -> the same bytes to the log files -> core
-    lead    the core writes to the shared log, and the sink applies the node's own records to the copy
+    open    The node returns to its newest checkpoint and recovers the core from it.
+    take    Each record of the shared log is applied to the fold. The bytes of an accepted flush are written
+            to the log files, and the records of the flush are applied to the core.
+    lead    The core writes to the shared log, and the sink applies the node's own records to the copy.
 
 Rules
-1. At startup, a node does not use any bytes after its newest checkpoint, even if their CRC is correct. The
-   cluster may never have accepted a record with a correct CRC, and a power failure may have left holes
+1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. A record
+   with a correct CRC may never have been accepted by the cluster, and a power failure may have left gaps
    between records. The core starts at the checkpoint, and the node reads all later records from the shared
-   log again. The bytes after the checkpoint remain on disk until the shared log confirms them (`tail`),
-   because these bytes may be the only copy. The file `evidence` contains the accepted end of the log, and is
-   updated after each accepted flush.
-2. A checkpoint contains the fold (`SHARED`) and the core at the same log offset. A checkpoint is taken
-   between two flushes, and contains only accepted records.
-3. The core of a follower neither appends records nor performs due work. The leader decides when to append
-   records and perform due work, and followers receive the decisions as records. Damage or a full disk on a
-   single node does not change the history of the cluster.
-4. The leader decides each cut of the log by retention, and every node carries out the cut when the node
-   applies the record of the cut. Before a cut, the node takes a checkpoint and copies the open half messages
-   to its keep file, so no timer needs the log before the cut. A node deletes a segment once both of its
-   checkpoints cover the segment.
-5. If at least AGAIN_BYTES of log follow the newest checkpoint, a node takes a checkpoint at the end of the
-   catch-up after an opening, and at its first check as leader. The additional checkpoint shortens the start
-   of a node that is restarted soon.
-6. After a disk error, a copy and its core are unusable, and the node opens the copy again. If a copy has lost
-   records that only other machines have (`StoreDamaged`), the copy of another node replaces the damaged copy
+   log again. The bytes after the checkpoint stay on disk until the shared log confirms them (`tail`), because
+   they may be the only copy. The file `evidence` contains the accepted end of the log and is updated after
+   each accepted flush.
+2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
+   taken between flushes and contain only accepted records.
+3. The core of a follower neither appends records nor performs scheduled work. The leader makes these
+   decisions, and the followers apply them as records. Damage or a full disk on a single node does not change
+   the history of the cluster.
+4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
+   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
+   no timer depends on the log before the cut. A node deletes a segment once both of its checkpoints cover the
+   segment.
+5. If at least AGAIN_BYTES of log follow the newest checkpoint, a node takes another checkpoint when it has
+   caught up after opening its copy, and at its first check as leader. The additional checkpoint shortens the
+   next start if the node is soon restarted.
+6. After a disk error, a copy and its core are unusable, and the node reopens the copy. If a copy has lost
+   records that exist only on other machines (`StoreDamaged`), it is replaced with the copy of another node
    (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot:
-each start reads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of records after the newest checkpoint from the shared
-log again.
+Cost: a follower writes and applies each record once, and uses no more memory than the leader. Weak spot:
+every start rereads from the shared log the records after the newest checkpoint, which can amount to
+`SNAPSHOT_LOG_BYTES_MAX` bytes.
 """
 
 from __future__ import annotations
@@ -64,33 +65,34 @@ LEASE_MS_MIN: Final = 30_000
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The minimum number of log bytes that make another checkpoint useful; a start reads 8 MiB in 0.4 s."""
+"""The minimum number of log bytes that justify another checkpoint. A start reads 8 MiB in 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""The outcomes of records that update the evidence."""
+"""The record outcomes that cause an update of the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be rebuilt from other parts (`services.broker.spine.values.Damaged`)."""
+"""The parts of a store that cannot be rebuilt from the other parts (`services.broker.spine.values.Damaged`).
+"""
 
 
 class SharedPart:
-    """The part of a core's snapshot that contains the fold of the shared log."""
+    """The part of a core snapshot that contains the fold of the shared log."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the core still lacks the last accepted flush of the fold."""
+        """Whether the last accepted flush of the fold has not been applied to the core yet."""
 
     def freeze(self) -> Any:
-        """Return the fold as a JSON value for a snapshot."""
+        """Return the fold state as a JSON value for a snapshot."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Replace the fold with the fold in a snapshot."""
+        """Restore the fold from a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
 class Replica:
-    """A node's copy of the cluster's store; `Replica.open` opens the copy."""
+    """A node's copy of the cluster's store, which `Replica.open` opens."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -101,16 +103,16 @@ class Replica:
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[Damaged] = set()
-        """The reported damage that lies in holes, which an operator has accepted."""
+        """The reported damage that lies within holes, which an operator has accepted."""
         self.sink: SharedSink | None = None
-        """The sink for the core's records on a leader, or None on a follower."""
+        """The sink for the records of the core on the leader, or None on a follower."""
         self._is_settled = False
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
         """Open the copy on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` if the copy has lost data that cannot be restored from this machine, another
+        Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine, another
         `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.install_copy(disk)
@@ -136,15 +138,15 @@ class Replica:
 
     @property
     def last_led(self) -> tuple[int, int] | None:
-        """The offset and the CRC-32 of the newest leader record that this copy has ever applied."""
+        """The shared log offset and the CRC-32 of the newest leader record ever applied to this copy."""
         claimed = self._proof.claimed
         return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
-        """Raise `StoreDamaged` if the copy has lost data that cannot be restored from this machine.
+        """Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine.
 
-        The start of the log is checked only with `has_read_all`, because the records that the shared log
-        contained when the copy was opened may include a cut by retention.
+        The start of the log is checked only if `has_read_all` is true, because records that the node has not
+        read yet may include a retention cut.
         """
         for one in tuple(self.core.damage):
             if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_due_to_holes(one):
@@ -154,13 +156,13 @@ class Replica:
             raise StoreDamaged(describe_missing_segments(store.may_begin_at, store.log.first_offset))
 
     def _is_due_to_holes(self, one: Damaged) -> bool:
-        """Return whether the damage lies in known holes, and its segment has no other damage."""
+        """Return whether the damage lies within known holes and the segment has no other damage."""
         if not self._holes.has_any or one in self._of_holes:
             return self._holes.has_any
         if one.part == "log":
             log = self.core.store.log
             first, end = log.first_offset, log.durable_offset
-            if one.path:  # without a path, the damage may be anywhere in the log
+            if one.path:  # without a path, the damage can be anywhere in the log
                 first = int(one.path[-layout.OFFSET_DIGITS :])
                 end = min(log.segments.end_of(first), end)
             if first not in log.segments.first_offsets:
@@ -173,13 +175,14 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next record of the shared log, which is stored at `offset`, to the copy.
+        """Apply the next record of the shared log, which is stored at `offset` there, to the copy.
 
-        Verify the CRC and the offset of all records of a flush before any byte of the flush is written.
+        The CRCs and the offsets of all records of a flush are verified before any byte of the flush is
+        written.
 
-        Raise `Trimmed` if the record is a GENESIS whose history begins at a log offset that this node lacks.
-        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. After an OSError,
-        the copy is unusable.
+        Raise `Trimmed` if the record is a GENESIS record whose history continues data that this node does not
+        have. Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy is
+        unusable after an OSError.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -202,25 +205,25 @@ class Replica:
         return step
 
     def sync(self) -> None:
-        """Sync the accepted log to disk, and then its evidence.
+        """Sync the accepted log, and then its evidence, to disk.
 
-        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. After
-        an OSError, the copy is unusable.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. The
+        copy is unusable after an OSError.
         """
         written = self._evidence.written
         if written is None:
             return
-        end = min(written.end, self.core.end_offset)  # after a start, the evidence may be ahead of the core
+        end = min(written.end, self.core.end_offset)  # after startup, the evidence may be ahead of the core
         for first in self.core.store.log.segments.touched(self._synced_end, end):
             self._disk.sync(layout.segment_path(first))
         self._evidence.sync()
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy to lead, after the node has read the whole shared log.
+        """Prepare the copy for leadership after the node has read the whole shared log.
 
-        Bytes after the accepted end of the log are set aside. Raise `Unknown` if the copy may not lead, or
-        OSError if the disk fails. After an OSError, the copy is unusable.
+        Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy may
+        not lead, or OSError if the disk fails. The copy is unusable after an OSError.
         """
         if not self._proof.may_lead:
             raise Unknown(
@@ -241,10 +244,10 @@ class Replica:
         self.core.mending.check_on_follower(self._disk, now_ms)
 
     def claim_due_checkpoint(self) -> bool:
-        """Return whether the checkpoint at the end of a catch-up, or at the first check as leader, is due.
+        """Return whether the additional checkpoint after a catch-up or a takeover is due.
 
-        The method returns True at most once after each opening and at most once after each takeover, and only
-        if the node has read the shared log up to the evidence.
+        The method returns True at most once after the copy is opened and at most once after each takeover,
+        and only after the node has read the shared log up to the evidence.
         """
         if self._is_settled or not self._proof.may_lead:
             return False
@@ -252,9 +255,10 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core write to the shared log, after an EPOCH of this node has become the newest EPOCH.
+        """Let the core write to the shared log after an EPOCH record of this node has become the newest.
 
-        The first record of the core contains the epoch, the name `node` and the finalized version.
+        The first record that the core writes contains the epoch, the node name `node` and the finalized
+        version.
         """
         self.prepare_to_lead()
         self._is_settled = False
@@ -277,7 +281,7 @@ class Replica:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint with a fold, or 0 if no checkpoint has a fold."""
+    """Return the offset of the newest checkpoint that contains a fold, or 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 

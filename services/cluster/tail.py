@@ -1,23 +1,25 @@
-"""The tail of a node's log: the bytes after the checkpoint, until the shared log confirms or replaces them.
+"""The tail of a node's log, which consists of the bytes after the checkpoint that are not yet confirmed.
 
-    checkpoint          accepted end                      end of the files
+    checkpoint                   accepted end                             end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
-        ^ each flush from the shared log is compared with the bytes at its offset, then written there
+        ^ each flush from the shared log is compared with the bytes at its offset and then written there
 
-This module compares the bytes, and `services.cluster.evidence` selects one of these actions:
+The shared log confirms or replaces the tail. This module compares the bytes, and `services.cluster.evidence`
+selects one of these actions:
 
-    advance, write   the flush is written at its offset, also over equal bytes, which may be in memory only.
-                     Zeros that close a segment are written as well
-    set aside        the valid records from the offset on are copied to the file `aside/<20 digits of the
-                     offset>`, up to ASIDE_BYTES_MAX, and synced; the previous file is deleted. The tail is
-                     then cut.
-    cut              later segments are deleted, the last one first; the segment is cut at the offset, and
-                     its space is allocated again
+    advance, write   The flush is written at its offset. Identical bytes are overwritten too, because they may
+                     exist only in memory. Zeros that close a segment are also written.
+    set aside        The valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, are copied to the
+                     file `aside/<20 digits of the offset>`, which is synced. The previous file is deleted.
+                     The tail is then cut.
+    cut              Later segments are deleted in reverse order, the segment is truncated at the offset, and
+                     its space is reallocated.
 
-The comparison ends after a cut, or at the end of the log files.
+The comparison ends after a cut or at the end of the log files.
 
-Cost: one disk read of each flush after the checkpoint, whenever a copy is opened. Weak spot: only the last
-tail that was set aside is kept, up to the first damaged record or, in a restore, up to the last valid record.
+Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the tail
+that was last set aside is kept, up to the first damaged record or, during a restore, up to the last valid
+record.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ class Tail:
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset at which the log files end; the tail contains no flushes after this offset."""
+        """The log offset at which the log files end. The tail contains no flushes after this offset."""
         self.has_bytes = self._end > end_offset
-        """Whether the tail contains bytes that were not compared yet."""
+        """Whether the tail contains bytes that have not been compared yet."""
 
     def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
         """Compare the next accepted flush with the tail, and prepare the log files for the flush.
@@ -98,7 +100,7 @@ class Tail:
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
         """Compare a flush with the disk, and return the result and the offset of the first difference.
 
-        Without a difference, the offset is the end of the flush.
+        If there is no difference, the offset is the end of the flush.
         """
         unsound_at: int | None = None
         differing = (part for part in flush if not self._is_equal(part))
@@ -118,9 +120,9 @@ class Tail:
         )
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk equal the bytes of `part`.
+        """Return whether the bytes on disk are identical to those of `part`.
 
-        Also return False if `part` contains zeros, or extends past the end of a segment.
+        Also return False if `part` ends with zeros or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -135,7 +137,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the `zeros` bytes after a record on disk are zero or past the end of the file."""
+        """Return whether the `zeros` bytes after a record on disk are all zero or past the file's end."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -165,7 +167,10 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy records that may not be accepted to the folder `aside`; if the disk fails, log the error."""
+        """Copy records that may not have been accepted to the folder `aside`.
+
+        If the disk fails, log a warning and continue.
+        """
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -186,7 +191,7 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (log offset, bytes, number of following zeros) for each record in `part`, blanks included."""
+    """Yield (log offset, bytes, number of following zeros) for each record in `part`, including blanks."""
     at, body = 0, part.body
     while at < len(body):
         length, magic = _HEAD.unpack_from(body, at)

@@ -1,17 +1,18 @@
-"""Announcements of the copies of this node and of other nodes in the shared log.
+"""Announcement of a node's copy in the shared log, and lookup of the copies that other nodes have announced.
 
-    own copy       a checkpoint is on disk --read back, from the last announced position--> CHECKPOINT
-    other copies   the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
+    own copy       checkpoint on disk --read back, with the log written since the last--> CHECKPOINT record
+    other copies   the untrimmed CHECKPOINT records of the shared log (`sharedlog.holdings`)
 
 Rules
-1. An announced copy is valid: the node has read back the snapshot file and every log record up to the
-   snapshot, and all CRCs match. Records that the node has verified for an earlier announcement are not read
-   again.
-2. A node repeats its announcement while the shared log contains a different announcement of the node, because
-   a record may be delayed or lost.
-3. A node does not announce a damaged copy, but fetches another node's copy (`StoreDamaged`, see `copying`).
+1. An announced copy is known to be valid: the node has read back the snapshot file and every log record
+   before the snapshot, and all CRCs match. Records that were verified for an earlier announcement are not
+   read again.
+2. A node repeats its announcement as long as the shared log contains a different announcement of that node,
+   because a record may be delayed or lost.
+3. Instead of announcing a damaged copy, a node fetches the copy of another node (`StoreDamaged`, see
+   `copying`).
 
-Cost: a worker thread reads back each byte of the log once. Reading back a record of 1 KB takes 2 us.
+Cost: a worker thread reads back each byte of the log once. Reading back a 1 KB record takes 2 us.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""The time, in ms, after which a node repeats an announcement that is missing from the log."""
+"""The time, in ms, after which a node repeats an announcement that has not appeared in the shared log."""
 _SECRET_BYTES: Final = 16
 
 
@@ -49,18 +50,19 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret with which another node fetches the copy; each process generates a new secret."""
+        """The secret that another node must present to fetch the copy. Each process generates a new secret.
+        """
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, which identifies the outdated check of a discarded copy."""
+        """The number of the copy, which makes a check of a discarded copy recognizable as outdated."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return a record that announces the newest checkpoint, or None if no announcement is due.
 
-        A node without a checkpoint announces that the node needs the whole shared log. The method reads back
-        a new checkpoint before its announcement. Raise `StoreDamaged` if the checkpoint is damaged, or
+        The announcement of a node without a checkpoint states that the node needs the whole shared log. A new
+        checkpoint is read back before it is announced. Raise `StoreDamaged` if the checkpoint is damaged, or
         OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
@@ -86,15 +88,15 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def record_verified_end(self, end: int) -> None:
-        """Record that the log of this node was verified up to the offset `end`."""
+        """Record that the log of this node has been verified up to the offset `end`."""
         self._checked_end = end
 
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return the announcement that this node has no copy and needs the records from `next_record` on.
+        """Return the announcement that this node has no copy and needs all records from `next_record` onward.
 
-        With `unreadable`, the announcement also reports the record that this node cannot read.
+        If `unreadable` is given, the announcement also reports this record as unreadable.
         """
         with self._lock:
             self.number += 1
@@ -104,7 +106,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding of this node without a copy."""
+        """Return the holding that describes this node if it has no copy."""
         return Holding(
             next_record,
             http=self._http,
@@ -119,15 +121,17 @@ class OwnCopy:
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return a record with this node's holding and the report of an unreadable record."""
+        """Return a record with this node's holding and a report of an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on damage.
+        """Read back a checkpoint and the log since the last announcement.
 
-        Return False if newer checkpoints have replaced the checkpoint.
+        Raise `StoreDamaged` if either is damaged.
+
+        Return False if newer checkpoints have replaced this one.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -151,17 +155,17 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the additional facts of a holding that report an unreadable record, or no facts."""
+    """Return the additional facts that report an unreadable record, or {} if `unreadable` is None."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """The facts in the shared log for a node that needs a copy.
+    """The information in the shared log that a node needs to fetch a copy.
 
-    The field `first` is the number of the first record in the log. The field `copies` lists the copies of
-    other nodes after which the log still contains all records, the newest copy first. The field `epoch` is
-    the newest EPOCH in the log, with the leader's current certificate. The field `finalized` is the newest
-    cluster version in the holdings, and `own` is this node's holding.
+    `first` is the offset of the first record in the log. `copies` lists, beginning with the newest, the
+    copies of other nodes for which the log still contains all later records. `epoch` is the newest EPOCH
+    record in the log, updated with the leader's current certificate. `finalized` is the newest cluster
+    version in the holdings, and `own` is this node's holding.
     """
 
     first: int
@@ -172,7 +176,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
+    """Return the information that `name` needs to fetch a copy that extends past the record `beyond`.
 
     Raise `Unknown` if the engine does not respond.
     """
@@ -193,7 +197,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node as a dictionary for JSON, without secrets."""
+    """Return the holding of each node, without its secret, as a dictionary that can be encoded as JSON."""
     return {
         node: {
             "next_record": one.next_record,

@@ -1,27 +1,29 @@
-"""The handling of copies by a node: announcement of its own copy, trim of the log, and fetch of a copy.
+"""Announcing a node's own copy, trimming the shared log, and fetching the copy of another node.
 
-    announce  a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
-    trim      all nodes have the records before a record  --> the leader makes the engine trim them
-    fetch     HOLD, which prevents later trims            --> a complete copy of another node (`transfer`)
-              a record cannot be read                     --> a copy past it (`log_damage`), or no copy
-              no node gives a copy, the log is complete   --> an empty disk, and the log from its beginning
-    open      a copy was fetched, and the replica is open --> one verification of the whole copy, because data
-                                                              damaged on the sender's disk has valid checksums
+    announce  After reading back a checkpoint (`checkpoints`), the node appends a CHECKPOINT or HOLD record
+              to the shared log.
+    trim      When all nodes have the records before an offset, the leader trims these records.
+    fetch     The node appends a HOLD record, which prevents later trims, and fetches a complete copy from
+              another node (`transfer`). If a record cannot be read, the copy must extend past that record
+              (`log_damage`). If no node provides a copy and the shared log is complete, the node clears its
+              disk and reads the log from the beginning.
+    open      When a fetched copy is opened, the node verifies the whole copy once, because data that was
+              damaged on the sender's disk has valid transfer checksums.
 
 Rules
 1. If the engine does not accept an announcement, the node repeats the announcement (`OwnCopy`). A failed trim
    is retried at the next periodic check.
-2. If several copies are announced, the node requests the newest copy first. Each retry starts with the next
-   copy, because a copy may be damaged.
-3. A node does not fetch a copy if the cluster's version is newer than the versions that the node supports.
-4. A copy, or the complete shared log, may replace another copy only if it covers the evidence of that copy
-   (`services.cluster.evidence`).
+2. If several copies are announced, the node requests the newest one first. Each retry starts with the next
+   copy, because any copy may be damaged.
+3. A node does not fetch a copy if the cluster version is newer than the versions that the node supports.
+4. A copy may be replaced with another copy, or with the complete shared log, only if the replacement covers
+   its evidence (`services.cluster.evidence`).
 
-All methods block on the engine, the disk or another node, so a node calls these methods in a worker thread,
-one at a time.
+All methods block on the engine, the disk or another node, so they must be called from a worker thread, one at
+a time.
 
-Cost: a copy is read twice and written once. The modules `checkpoints` and `transfer` describe the costs of
-announcing and sending a copy.
+Cost: a copy is read twice and written once. For the costs of announcing and sending a copy, see `checkpoints`
+and `transfer`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of bytes to compare before the accepted end, if the copy's chain starts after it."""
+"""The number of bytes before the accepted end to compare if the chain of the copy starts after that offset.
+"""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -72,21 +75,21 @@ class Copying:
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """The lock that prevents the announcement of a discarded copy after that of a newer copy."""
+        """The lock that prevents a discarded copy from being announced after a newer copy."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The last reported unreadable record, and the epoch at the time of the report."""
+        """The unreadable record that was last reported, and the epoch at the time of the report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
-        """The function that fetches another node's copy.
+        """The function that fetches a copy from another node.
 
         The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
-        and a function that raises `CopyRefused` if the fetched copy must not replace this node's copy.
+        and a callback that raises `CopyRefused` if the fetched copy must not replace this node's copy.
         """
         self.trimmed_below = 0
-        """The number of the first record that this node has not trimmed from the shared log."""
+        """The offset before which this node has trimmed the shared log."""
 
     def announce_checkpoint(self, replica: Replica, now_ms: int) -> None:
-        """Read back and announce a new checkpoint; raise `StoreDamaged` if the copy is damaged."""
+        """Read back and announce a new checkpoint. Raise `StoreDamaged` if the copy is damaged."""
         number = self._own.number
         try:
             stored = self._own.checkpoint_announcement(replica, now_ms)
@@ -101,7 +104,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the records of the shared log that no node needs according to the holdings in `fold`."""
+        """Trim the shared log records that, according to the holdings in `fold`, no node needs."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -109,10 +112,10 @@ class Copying:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Return the facts in the shared log for a node that needs a copy.
+        """Return the information in the shared log that a node needs to fetch a copy.
 
-        With `where`, report the unreadable record once per epoch. Raise `Unknown` if the engine does not
-        respond, or `TooOld` if this node does not support the version of the cluster.
+        If `where` is given, report this unreadable record, once per epoch. Raise `Unknown` if the engine does
+        not respond, or `TooOld` if this node does not support the cluster version.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -127,7 +130,7 @@ class Copying:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch an announced copy, or prepare to read the log from its beginning; return the source.
+        """Fetch an announced copy, or prepare to read the log from its beginning, and return the source.
 
         Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not respond, or OSError
         if the disk fails.
@@ -157,9 +160,9 @@ class Copying:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if `copy` lacks records that this node has read as accepted.
+        """Raise `CopyRefused` if `copy` lacks records that this node has already read as accepted.
 
-        If `copy` is None, the check applies to the whole shared log instead of a copy.
+        If `copy` is None, the check applies to the whole shared log.
         """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
@@ -185,15 +188,15 @@ class Copying:
             )
 
     def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
-        """Look up the evidence's record in the engine; raise `Unknown` if the engine does not respond."""
+        """Look up the evidence record in the engine. Raise `Unknown` if the engine does not respond."""
         crc = read_crc(self._engine, claimed.record)
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log contains all accepted records that a copy lacks.
 
-        The method reads all records that the copy lacks, because the engine may have lost a record that now
-        exists only on this node.
+        The method reads all records that the copy lacks, because the engine may have lost a record of which
+        only this node still has a copy.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -204,7 +207,7 @@ class Copying:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a fetched copy at its first opening; raise `StoreDamaged` if the copy is damaged."""
+        """Verify a fetched copy when it is first opened. Raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

@@ -1,10 +1,11 @@
-"""Replacement of the copy of a halted node by an operator, and the advice for the operator.
+"""Replacing the copy of a halted node by operator command, and the recovery advice for the operator.
 
 The command `tidewheel cluster refetch` changes the store of a stopped node:
 
-    refetch                  the file `refetch` is written; a copy that covers the evidence replaces the copy
-    refetch, loss accepted   evidence and copy are deleted at once; the offset must be the accepted end in
-                             the evidence (0: the evidence is damaged or missing)
+    without options        writes the file `refetch`. At its next start, the node replaces its copy with a
+                           copy that covers the evidence.
+    --accept-loss-of N     deletes the evidence and the copy immediately. N must be the accepted end in the
+                           evidence, or 0 if the evidence is damaged or missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""The advice for an operator after a node has found the shared log inconsistent."""
+"""The advice for the operator of a node that has found the shared log to be inconsistent."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -33,7 +34,7 @@ _SEEN: Final = (
 
 
 def recovery_advice(disk: Disk) -> str:
-    """Return advice for the operator of a halted node, with the accepted end if evidence exists."""
+    """Return advice for the operator of a halted node, including the accepted end if there is evidence."""
     claimed = _read_evidence(disk)
     return (
         AFTER_HALT
@@ -51,10 +52,10 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch another node's copy at its next start.
+    """Make the node fetch a copy from another node at its next start.
 
-    With `accepted_loss`, delete the copy and the evidence at once. Raise `LossNotAccepted` if `accepted_loss`
-    differs from the accepted end, or OSError if the disk fails.
+    If `accepted_loss` is given, also delete the copy and the evidence immediately. Raise `LossNotAccepted` if
+    `accepted_loss` differs from the accepted end, or OSError if the disk fails.
     """
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")

@@ -1,17 +1,17 @@
-"""Rejoining of a cluster with a snapshot of a node's store (`store snapshot`) and the later log records.
+"""Rejoining a cluster from a snapshot of a node's store (`store snapshot`) and the later shared log records.
 
-    checkpoint of the copy --next record: N--> shared log with N and all later records --> store of a node
+    checkpoint of the snapshot --next record N--> shared log with N and all later records --> store of a node
 
-A snapshot opens as the store of a standalone broker, so it cannot be mistaken for the original node's store.
-The shared log, or a backup of the engine, contains the records after the snapshot.
+A snapshot has the format of a standalone broker's store, so it cannot be mistaken for the store of the
+original node. The records after the snapshot are read from the shared log or from a backup of the engine.
 
-    the log begins after N     records between the snapshot and the log were trimmed (`Trimmed`)
-    the log ends before N      the engine's backup is older than the snapshot (`Halted`)
-    another cluster            the snapshot belongs to another cluster than the log (`Halted`)
+    log begins after N     records between the snapshot and the start of the log were trimmed (`Trimmed`)
+    log ends before N      the backup of the engine is older than the snapshot (`Halted`)
+    different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
-Weak spot: a snapshot from a different history of the same cluster is detected only when the node reads
-further records, and the node then halts. Data after the checkpoint of the snapshot is ignored, because the
-shared log contains all accepted data.
+Data after the checkpoint of the snapshot is ignored, because the shared log contains all accepted data. Weak
+spot: a snapshot from a different history of the same cluster is detected, and the node halts, only when the
+node reads further records.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Turn a copy of a node's store into the store of `node`, and return the number of the next record.
+    """Turn a snapshot of a node's store into the store of `node`, and return the offset of the next record.
 
-    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the copy cannot continue with the
-    shared log; the store then remains unchanged.
+    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue the
+    snapshot. In this case, the store remains unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

@@ -1,7 +1,7 @@
-"""The inputs of the election: results of acts, records of the shared log, ticks and commands.
+"""The election inputs: act results, shared log records, ticks and commands.
 
-Each input is an immutable value from a worker thread or the event loop. The state machine does not read
-fields of type Any, which are meant for the node or for a later act.
+Each input is an immutable value that is created in a worker thread or in the event loop. The state machine
+does not read fields of type Any, which are intended for the node or for a later act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The position of a node in the shared log, and the numbers of records that the node has skipped."""
+    """The position of a node in the shared log, and the counts of the records that the node has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the position of a fold in the shared log, and its numbers of skipped records."""
+    """Return the position of a fold in the shared log, and its counts of skipped records."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """The result of OPEN: the epoch in the checkpoint, or 0, its facts, the position and the replica."""
+    """The result of OPEN, with the checkpoint's epoch (or 0), its facts, the position and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,44 +41,44 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """The result of READ and CATCH_UP: the number of records, 0 at the log's end, and the node's state."""
+    """The result of READ or CATCH_UP, with the number of records read (0 at the end of the log)."""
 
     records: int
     seen: ReadProgress
     is_founded: bool
     is_listed: bool
-    """Whether the shared log contains a holding of this node."""
+    """Whether the shared log contains a holding for this node."""
     unfit: str
     """The reason why this node is unfit to lead, or "" if this node is fit."""
 
 
 class Appended(NamedTuple):
-    """The result of APPEND_EPOCH: the candidate and the offset of its EPOCH, or None for a lost election."""
+    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if the election was lost."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """The result of CONFIRM: whether the EPOCH is the newest, or None if it was not read back yet."""
+    """The result of CONFIRM, which is None if the EPOCH record has not been read back yet."""
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """The result of SERVE: the start time of the newest confirmed append, in ms of the monotonic clock."""
+    """The result of SERVE, with the monotonic start time, in ms, of the last confirmed append."""
 
     proven_ms: int
 
 
 class Beaten(NamedTuple):
-    """The result of BEAT: the start time of the newest confirmed append, and the changed facts."""
+    """The result of BEAT, with the start time of the last confirmed append and the changed facts."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """The result of LOOK: the state and, from a leader, a fit follower and the complaints by node."""
+    """The result of LOOK, which on a leader includes the fittest follower and other nodes' complaints."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -89,25 +89,25 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """The result of ASK_CLIENTS: whether any client has responded after a complaint of `node`."""
+    """The result of ASK_CLIENTS: whether any client responded after `node` complained."""
 
     node: str
     is_reached: bool
 
 
 class Ended(NamedTuple):
-    """The result of HAND_OVER: the node no longer serves clients."""
+    """The result of HAND_OVER, after which the node no longer serves clients."""
 
 
 class CopiesFound(NamedTuple):
-    """An intermediate result of COPY: the newest epoch in the log, or 0, and the facts in its EPOCH."""
+    """An intermediate result of COPY, with the newest epoch in the log (or 0) and its facts."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """The result of COPY: the node has fetched a copy from `source`."""
+    """The result of COPY, after which the node has a copy from `source`."""
 
     source: str
 
@@ -115,8 +115,8 @@ class Copied(NamedTuple):
 class Failed(NamedTuple):
     """The failure of an act with one of the errors in FAILURES.
 
-    The field `recovery_advice` contains advice for the operator if the shared log is inconsistent, and
-    `where` is the unreadable record, if any.
+    If the shared log is inconsistent, `recovery_advice` contains advice for the operator. `where` is the
+    unreadable record, if any.
     """
 
     act: Act
@@ -126,40 +126,43 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """A record of the shared log that the node has read and applied, with the outcome `step`."""
+    """A shared log record that the node has read and applied, with the outcome `step`."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """A tick, with the start time of the newest confirmed append and the changed facts on a leader."""
+    """A tick, which on a leader has the start time of the last confirmed append and the changed facts."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
 
 
 class ProofWanted(NamedTuple):
-    """The request for a proof of leadership, because a response to a client waits for the proof."""
+    """A request for a proof of leadership, on which a response to a client is waiting."""
 
 
 class SteppedDown(NamedTuple):
-    """The loss of the core after an unconfirmed append or a disk failure."""
+    """The release of the core after an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
 class Leave(NamedTuple):
-    """The request to stop following or leading, because the process ends."""
+    """A request to stop following or leading because the process is shutting down."""
 
 
 class Move(NamedTuple):
-    """An operator's command to transfer the leadership to the node `to`, or to any node if `to` is empty."""
+    """An operator command to transfer the leadership to the node `to`, or to any node if `to` is empty."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """An operator's command, written to the log as facts in a BEAT; only the node uses `written`."""
+    """An operator command, whose facts are written to the log in a BEAT record.
+
+    Only the node uses `written`.
+    """
 
     facts: Mapping[str, Any]
     written: Any = None
@@ -180,7 +183,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages that accept each input; unlisted inputs are valid in all stages except HALTED and LEFT."""
+"""The stages in which each input is accepted. Other inputs are accepted except in HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -189,4 +192,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The stages that accept the failure of each act; a failure of LOOK is valid in all stages."""
+"""The stages in which the failure of each act is accepted. A failure of LOOK is accepted in all stages."""

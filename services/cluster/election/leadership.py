@@ -1,10 +1,11 @@
-"""The leader according to the shared log, with its EPOCH, its last sign of life and its departure.
+"""The leader according to the shared log, with its EPOCH record, its last sign of life and its departure.
 
-    EPOCH of a newer epoch   its writer leads; its facts are the leader's identity
-    BEAT with `leaves`       no leader; the named successor, or any other node, becomes a candidate at once
-    any other live record    the leader is alive; a BEAT may contain a renewed certificate
+    EPOCH with a newer epoch   The writer is the new leader, and the facts of the record identify it.
+    BEAT with `leaves`         There is no leader. The named successor, or any other node, immediately becomes
+                               a candidate.
+    other live records         The leader is alive. A BEAT may contain a renewed certificate.
 
-The module performs no I/O. All times are passed as arguments, in ms of a monotonic clock.
+This module performs no I/O. All times are passed as arguments and are in ms of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class Leadership:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH, or None without an EPOCH or after its writer has stepped down."""
+        """The writer of the newest EPOCH record, or None if there is none or its writer has stepped down."""
         self.facts: Mapping[str, Any] = {}
-        """The facts in the newest EPOCH."""
+        """The facts in the newest EPOCH record."""
         self.names = {me.node}
-        """The names of this node and of all nodes that have led, except for removed nodes."""
+        """The names of this node and of all nodes that have been the leader, except removed nodes."""
         self.candidacy_timer = CandidacyTimer(now_ms)
         self.duplicate_name = DuplicateNameCheck(me.node)
         self.has_read_all = False
-        """Whether this node has reached the end of the shared log since it opened the replica."""
+        """Whether this node has reached the end of the shared log since it last opened the replica."""
 
     @property
     def leads_by_log(self) -> bool:
@@ -47,12 +48,12 @@ class Leadership:
 
     @property
     def rank(self) -> int:
-        """The zero-based position of this node among all known nodes in the order of the names."""
+        """The zero-based position of this node in the list of all known nodes sorted by name."""
         return sorted(self.names | {self._me.node}).index(self._me.node)
 
     @property
     def candidacy_reason(self) -> str:
-        """The reason for which this node becomes a candidate now."""
+        """The reason why this node becomes a candidate."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
@@ -60,29 +61,29 @@ class Leadership:
     def leader_unless_own(self, *, leads: bool) -> Member | None:
         """Return the leader, or None if the leader is unknown.
 
-        The argument `leads` indicates whether this node leads. The result is also None if this node is the
-        leader according to the shared log but does not lead.
+        `leads` indicates whether this node is actually leading. The result is also None if the shared log
+        names this node as the leader but `leads` is false.
         """
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
-        """Raise `DuplicateNodeName` if another process with this node's name leads.
+        """Raise `DuplicateNodeName` if the leader is another process that uses this node's name.
 
-        With `is_newest`, raise `KeyMismatch` if the leader uses another key for users' secrets.
+        If `is_newest` is true, raise `KeyMismatch` if the leader uses a different key for user secrets.
         """
         self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Record an EPOCH, unless a newer EPOCH is known."""
+        """Record an EPOCH record unless a newer one is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def record_taken(self, step: Step, now_ms: int) -> bool:
-        """Update the state from an applied record, and return whether the record is an EPOCH."""
+        """Update the state from an applied record, and return whether it is an EPOCH record."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -105,7 +106,7 @@ class Leadership:
         self.candidacy_timer.record_sign_of_life(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
-        """Record that the leader steps down in favor of the node `to`, or of any node if `to` is empty."""
+        """Record that the leader steps down in favor of `to`, or of any other node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.candidacy_timer.record_sign_of_life(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

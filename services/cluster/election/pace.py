@@ -1,21 +1,22 @@
-"""The lag of a node behind the shared log, and the skew of the node's clock relative to the engine's clock.
+"""The lag of a node behind the shared log, and the skew of its clock relative to the engine's clock.
 
-    lag in records    records in the engine minus records read by this node, measured at most once in ASK_MS
-    lag in ms         the age of the newest record at its read, or zero after a read without new records,
+    lag in records    the number of records in the engine minus the number of records that this node has read,
+                      measured at most once every ASK_MS
+    lag in ms         the age of the newest record when it was read, or zero after a read without new records,
                       plus the time since that read
     skew              this node's clock minus the engine's clock
 
-The engine writes a record after the append has started, and before any read returns the record. The engine's
-timestamp of a record lies between two times that the node measures. Both bounds of the skew use the monotonic
-clock, and are the narrowest bounds from the newest SAMPLES records. The wall clock is read only when the skew
-is requested, so a jump of the wall clock affects the skew immediately.
+The engine writes a record after the append has started and before any read returns the record, so the
+engine's timestamp lies between two times that the node measures. Both bounds of the skew use the monotonic
+clock, and are the narrowest bounds obtained from the last SAMPLES records. The wall clock is read only when
+the skew is requested, so a jump of the wall clock affects the skew immediately.
 
-    reads              time of the read minus the engine's timestamp: an upper bound of the skew
-    own appends        start of the append minus the engine's timestamp: a lower bound of the skew
+    reads              the time of the read minus the engine's timestamp is an upper bound of the skew
+    own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
-A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append, so
-a follower cannot distinguish a fast clock from SAMPLES slow reads, and considers its clock off in both cases.
-Only records that arrive after the node has read all earlier records are used to measure the skew.
+A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append
+records, so it cannot distinguish a fast clock from SAMPLES slow reads, and it considers its clock off in both
+cases. Only records that arrive after the node has read all earlier records are used to measure the skew.
 
 Weak spot: the lag cannot be measured in bytes, because the size of unread records is unknown. The engine's
 clock is the reference, so a jump of the engine's clock makes the clocks of all nodes appear off, and no node
@@ -39,7 +40,10 @@ OFF_MS: Final = 2_000
 
 
 class LagAndSkew:
-    """The lag and the clock skew of one node; `clock` returns the wall-clock time, and both clocks use ms."""
+    """The lag and the clock skew of a node.
+
+    `clock` returns the wall-clock time. Both clocks are in ms.
+    """
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
         self._clock, self._monotonic = clock, monotonic
@@ -51,10 +55,10 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The lower and upper bounds of the monotonic clock minus the engine's clock, in ms."""
+        """The lower and upper bounds, in ms, of the monotonic clock minus the engine's clock."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
-        """Record the result of a read; `end` returns the offset after the last record in the engine."""
+        """Record the result of a read. `end` returns the offset after the last record in the engine."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
             self._has_all, self._age_ms, self._lag_records = True, 0, 0
@@ -70,9 +74,9 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update a leader's bounds with the newest record, which the leader has just read back.
+        """Update the bounds of a leader from the newest record, which the leader has just read back.
 
-        The last confirmed append of the leader started at `began_ms`, in ms of the monotonic clock.
+        `began_ms` is the start time, in ms of the monotonic clock, of the leader's last confirmed append.
         """
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
@@ -80,12 +84,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Drop the bounds that are based on appends of this node as leader."""
+        """Discard the bounds that are based on appends that this node made as leader."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Publish the new bounds to other threads atomically."""
+        """Atomically publish the new bounds to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -93,7 +97,7 @@ class LagAndSkew:
 
     @property
     def skew_ms(self) -> int | None:
-        """The upper bound of this node's clock minus the engine's clock, in ms, or None if it is unknown."""
+        """The upper bound, in ms, of this node's clock minus the engine's clock, or None if it is unknown."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 
@@ -110,7 +114,10 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew as a dictionary for JSON, with None for unknown values."""
+        """Return the lag and the skew as a dictionary that can be encoded as JSON.
+
+        Unknown values are None.
+        """
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

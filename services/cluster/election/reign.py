@@ -1,15 +1,16 @@
-"""The duties of a leader in the election: its BEATs, its periodic checks and its departure.
+"""The duties of a leader in the election, which are BEAT appends, periodic checks and the handover.
 
-    an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
-    a command of an operator waits              a BEAT at once for each command, with its facts
-    the leader's certificate has changed        a BEAT at the next tick
-    no append was confirmed for BEAT_MS         a BEAT at the next tick, as a sign of life
-    LOOK_SECONDS since the last check           a check of the copy, the disk, the clock and the log
-    unfit, and a follower is fit                the leader hands over to that follower (`health`)
-    a node complains, and no client responds    the leader hands over to that node (`reach`)
+    condition                                 action
+    an answer requires a proof of leadership  append a BEAT immediately (`services.live.durability`)
+    an operator command is pending            append a BEAT with the facts of the command immediately
+    the leader's certificate has changed      append a BEAT at the next tick
+    no append was confirmed for BEAT_MS       append a BEAT at the next tick as a heartbeat
+    LOOK_SECONDS since the last check         check the copy, the disk, the clock and the log
+    the leader is unfit; a follower is fit    hand over the leadership to that follower (`health`)
+    a node complains; no client responds      hand over the leadership to that node (`reach`)
 
-At most one BEAT and one check are in progress at a time. The module performs no I/O. All times are in ms of a
-monotonic clock.
+At most one BEAT append and one check are in progress at a time. This module performs no I/O. All times are in
+ms and are read from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DutyInput = ProofWanted | Order | Beaten
 
 
 class LeaderDuties:
-    """The duties of the leader `name`; `put` receives acts with arguments, and `say` receives log lines."""
+    """The duties of the leader `name`. Acts are passed to `put`, and log lines are passed to `say`."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
@@ -43,11 +44,11 @@ class LeaderDuties:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the engine has confirmed an append after this leader's EPOCH."""
+        """Whether the engine has confirmed an append after this leader's EPOCH record."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Start to lead, after the confirmation of an EPOCH whose append started at `proven_ms`."""
+        """Start leading after an EPOCH record, whose append started at `proven_ms`, has been confirmed."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -56,13 +57,13 @@ class LeaderDuties:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Write a BEAT if it is due, and start a check if it is due."""
+        """Append a BEAT if one is due, and start a check if one is due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: DutyInput, now_ms: int) -> None:
-        """Handle a request for a proof, a command or a confirmed BEAT, and write a BEAT if one is due."""
+        """Handle a request for a proof, a command or a confirmed BEAT, and append a BEAT if one is due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
         elif isinstance(given, Order):
@@ -81,22 +82,22 @@ class LeaderDuties:
     # Periodic checks, which a follower performs too.
 
     def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Start a check if it is due and no other check is in progress."""
+        """Start a check if one is due and no other check is in progress."""
         if not self._is_looking and now_ms >= self._look_due_ms:
             self._is_looking = True
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
             self._put(Act.LOOK, has_read_all)
 
     def end_look(self, now_ms: int | None = None) -> None:
-        """Record that no check is in progress; if `now_ms` is given, restart the interval of checks."""
+        """Record that no check is in progress. If `now_ms` is given, restart the check interval."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def choose_successor(self, given: LookDone, now_ms: int) -> str:
-        """Return the name of a fit follower if this node is unfit to lead, or "".
+        """Return the name of a fit follower if this node is unfit to lead; otherwise, return "".
 
-        If another node has complained about the leader, and the result is "", request a probe of the clients.
+        If the result is "" and another node has complained about the leader, request a client probe.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
@@ -111,7 +112,7 @@ class LeaderDuties:
         return ""
 
     def leave_unless_reached(self, given: ClientsAsked, now_ms: int) -> bool:
-        """Return whether this node steps down after a complaint because none of its clients has responded."""
+        """Return whether this node steps down after a complaint because none of its clients responded."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
             self._complaints.record_departure(now_ms)

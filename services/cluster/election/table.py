@@ -1,6 +1,7 @@
-"""The transition table of the election: the next stage after each event, and the act of that stage.
+"""The transition table of the election, which contains the next stage for each event and the act of that
+stage.
 
-The module `machine` contains the overview, and the conditions under which an input causes an event.
+For an overview and for the conditions under which an input causes an event, see the module `machine`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from services.cluster.election.silence import BEAT_MS
 
 
 class Role(StrEnum):
-    """The role of a node in its status, its probes and its metrics."""
+    """The role of a node, as shown in its status, probes and metrics."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -28,17 +29,17 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the election's state machine; each state except LEFT belongs to a role (`ROLES`)."""
+"""The states of the election state machine. Each state except LEFT belongs to a role (`ROLES`)."""
 Event = Enum(
     "Event",
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The events that cause transitions of the election's state machine."""
+"""The events that cause transitions of the election state machine."""
 
 
 class Act(Enum):
-    """The acts of a node; the value of each member describes the act and its argument."""
+    """The acts of a node. The value of each member describes the act and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -59,7 +60,7 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""The acts that may run concurrently with the act of the current stage."""
+"""The acts that can run concurrently with the act of the current stage."""
 
 
 class Wait(Enum):
@@ -94,7 +95,7 @@ class Output(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line for the node's log: its level, its text and its facts."""
+    """A line for the node's log, with its level, text and facts."""
 
     level: str
     event: str
@@ -107,7 +108,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may have the right to lead; a node completes them before it leaves."""
+"""The stages in which a node may hold the right to lead. A node completes these stages before it leaves."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -116,7 +117,7 @@ ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""The role of a node in each stage; a node that has left keeps its last role."""
+"""The role of a node in each stage. A node that has left keeps its last role."""
 _OPEN: Final = Row(Stage.OPENING, Act.OPEN)
 _READ: Final = Row(Stage.READING, Act.READ)
 _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
@@ -152,4 +153,4 @@ TABLE: Final[Mapping[tuple[Stage, Event], Row]] = {
     **_rows((*_AT_WORK, Stage.COPYING), Event.HALT, Row(Stage.HALTED, Act.HALT)),
     **_rows(WAITING, Event.LEAVE, Row(Stage.LEFT, Act.END)),
 }
-"""The rows by stage and event; an event without a row for the current stage is ignored."""
+"""The rows by stage and event. An event is ignored if the current stage has no row for it."""

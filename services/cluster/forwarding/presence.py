@@ -1,35 +1,36 @@
-"""The state of clients, which each node stores and sends to the next leader on behalf of its clients.
+"""The client state that each node stores and sends to the next leader on behalf of its clients.
 
-    a client's Telemetry stream is open at this node --> a new leader's EPOCH
-        --> a stream to that leader, which begins with the client's settings (`ClientMessages`)
-        --> the client's subscriptions to lite topics, in SyncLiteSubscription calls (`ClientState`)
+    a client has an open Telemetry stream at this node --> EPOCH record of a new leader
+        --> stream to the new leader, which begins with the client settings (`ClientMessages`)
+        --> SyncLiteSubscription calls with the client's lite topic subscriptions (`ClientState`)
 
 Rules
-1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower. A
-   node drops a client's state when the client's last stream ends, so disconnected clients are never reported.
-2. The node resends the last settings that a client has sent on the stream. The node does not resend a
-   client's responses to commands, because the leader that sent the commands no longer leads, and a new
-   command may have the same nonce.
+1. A client is present as long as it has an open Telemetry stream at a node, which may be the leader or a
+   follower. The node drops the state of a client when its last stream ends, so it never reports disconnected
+   clients.
+2. The node resends the last settings that a client sent on the stream. It does not resend a client's
+   responses to commands, because the leader that sent the commands has been replaced, and a new command may
+   have the same nonce.
 3. The node also declares the topics to which the client has sent messages, because the Python client does not
    declare topics, and only declared producers of a topic receive check-backs. The node sends the original
-   settings after the extended settings, so the leader keeps the original settings.
-4. The node resends subscriptions to lite topics as the complete accepted set, without the topics that the
-   leader has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node
-   does not resend positions (`OffsetOption`), because the log contains the offsets of the group.
+   settings after the extended ones, so the leader retains the original settings.
+4. The node resends lite topic subscriptions as the complete accepted set, without the topics that the leader
+   has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node does
+   not resend start positions (`OffsetOption`), because the log contains the group offsets.
 5. While the stream is open, the node resends a subscription every `REPEAT_SECONDS` until the leader accepts
    it.
 
-A node does not resend any state of clients other than settings and lite subscriptions. The leader renews
-leases as long as a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable
-leader does not cause periodic traffic. Heartbeats contain no information beyond the settings, except for
-heartbeats of the Java client before 5.0.4, which sends a heartbeat every 10 s. Waiting receives are retried
-with the next leader (`services.cluster.forwarding.calls`).
+A node resends no client state other than settings and lite subscriptions. The leader renews leases as long as
+a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable leader does not cause
+periodic traffic. Heartbeats contain no information that is not in the settings, except those of Java clients
+before version 5.0.4, which send a heartbeat every 10 s. Pending receives are retried with the next leader
+(`services.cluster.forwarding.calls`).
 
-Cost: the node parses the first bytes of each SendMessage, and needs memory for the settings, up to
-`TOPICS_MAX` topic names, and the lite topics of each client. The lite topics of all clients are limited to
-`KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
-the client's next call. Lite topics beyond the limit reach the next leader only when the client resends its
-subscriptions, within 30 s.
+Cost: the node parses the first bytes of each SendMessage request, and stores the settings, up to `TOPICS_MAX`
+topic names and the lite topics of each client in memory. The lite topics of all clients are limited to
+`KEPT_BYTES_MAX` per node. Weak spot: a client that has no Telemetry stream is not registered with the next
+leader until its next call. Lite topics beyond the limit are sent to the next leader only when the client
+resends its subscriptions, which takes up to 30 s.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ TOPICS_MAX: Final = 64
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""The approximate memory overhead of a lite topic, in bytes, in addition to its name."""
+"""The approximate memory overhead of a lite topic, in bytes, excluding its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The protobuf tag of field 1 with the wire type of a message."""
+"""The protobuf tag of field 1 with the wire type for messages."""
 
 
 class ClientState:
-    """The state of a client, which a node stores while the client has a Telemetry stream at the node."""
+    """The state that a node stores for a client as long as the client has a Telemetry stream at the node."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
@@ -75,24 +76,24 @@ class ClientState:
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
         """The lite topics of the client, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that serializes subscriptions, so that this node and the leader apply the same order."""
+        """The lock that makes this node and the leader apply subscriptions in the same order."""
 
 
 class Presence:
-    """The state of all clients of a node."""
+    """The state of all clients that are connected to a node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new stream of a client; create the client's state for its first stream."""
+        """Count a new stream of a client, and create the client state if this is its first stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream; drop the client's state after its last stream."""
+        """Count the end of a stream, and drop the client state if this was its last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -104,7 +105,7 @@ class Presence:
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
-        """Record the topic of a client's SendMessage."""
+        """Record the topic of a SendMessage request from a client."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -115,7 +116,7 @@ class Presence:
     def record_subscription(
         self, client_id: str, kept: ClientState, user: str, language: str, message: bytes
     ) -> None:
-        """Record a SyncLiteSubscription that the leader has answered with OK."""
+        """Record a SyncLiteSubscription request that the leader has answered with OK."""
         if self._kept.get(client_id) is not kept:
             return  # the last stream of the client has ended
         request = SyncLiteSubscriptionRequest.FromString(message)
@@ -138,7 +139,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove the lite topic that the leader revokes with `message` on the client's stream, if any."""
+        """Remove the lite topic, if any, that the leader revokes with `message` on the client's stream."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -150,7 +151,7 @@ class Presence:
 
 
 class ClientMessages:
-    """The messages of a client on a Telemetry stream, which a node sends to successive leaders."""
+    """The Telemetry messages of a client, which the node relays to successive leaders."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
@@ -168,7 +169,7 @@ class ClientMessages:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader; after a change of leaders, start with the client's settings."""
+        """Yield the messages for a leader, starting with the client settings after a leader change."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -183,7 +184,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return a client's settings, preceded by settings that also declare the topics of the client's sends."""
+    """Return the client settings, preceded by settings that also declare the topics of the client's sends."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -198,7 +199,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request that replaces the lite subscriptions of a client in a group and a topic."""
+    """Return the request that replaces a client's lite subscriptions for a group and a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -209,12 +210,12 @@ def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, 
 
 
 def is_accepted(reply: bytes) -> bool:
-    """Return whether a reply to SyncLiteSubscription has the status OK."""
+    """Return whether a SyncLiteSubscription reply has the status OK."""
     return bool(SyncLiteSubscriptionResponse.FromString(reply).status.code == Code.OK)
 
 
 def is_settings(message: bytes) -> bool:
-    """Return whether a Telemetry message contains the settings of a client."""
+    """Return whether a Telemetry message contains client settings."""
     try:
         return bool(TelemetryCommand.FromString(message).HasField("settings"))
     except DecodeError:
@@ -235,9 +236,9 @@ def size_of(lite_topics: Iterable[str]) -> int:
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage if the topic is the message's first field.
+    """Return the topic of the first message in a SendMessage request if it is the message's first field.
 
-    Return b"" for other orders of fields, which protobuf allows but clients do not use.
+    Return b"" for other field orders, which protobuf allows but no client uses.
     """
     try:
         at = 1

@@ -1,25 +1,26 @@
-"""The lag and the fitness to lead of each follower, as computed by the leader from the followers' reports.
+"""The lag of each follower and its fitness to lead, which the leader derives from the reports of followers.
 
-    follower --every TELL_SECONDS: its name, the end of its applied log, why it is unfit--> leader
+    follower --every TELL_SECONDS: its name, the end of its applied log, the reason if it is unfit--> leader
 
-A follower sends its reports to the HTTP interface of the leader. The reports are not written to the shared
-log, where each report would cost one commit of the engine. A report is authenticated by a secret that is
-derived from the newest EPOCH, so a former leader rejects the report.
+Followers send their reports to the HTTP interface of the leader. Reports are not written to the shared log,
+where each of them would cost an engine commit. A report is authenticated with a secret that is derived from
+the newest EPOCH record, so a former leader rejects it.
 
-    lag in bytes    the leader's accepted end minus the end in the follower's last report
-    lag in ms       the time since the follower last had all records, that is, since the leader's accepted end
-                    first exceeded the reported end. The lag in ms of an unavailable follower increases.
+    lag in bytes    The leader's accepted end minus the end in the follower's last report.
+    lag in ms       The time since the follower last had all records, that is, since the leader's accepted end
+                    first exceeded the reported end. It increases as long as the follower is unavailable.
 
 Rules
-1. The lag in bytes of a node without a report is the leader's accepted end minus the end of the node's
-   announced copy. The lag in ms of a node without a report is the time since the leader was elected. The lag
-   of a node without a report is never reported as zero ms.
+1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
+   announced copy, and its lag in ms is the time since the leader was elected. Its lag is therefore never
+   shown as zero ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader
-   does not choose the node as its successor (`health`).
+   does not choose it as a successor (`health`).
 
-Cost: one request per follower every TELL_SECONDS, and memory for up to MARKS_MAX recorded ends of the
-leader's log. Weak spot: the lag in ms of an up-to-date follower rises to TELL_SECONDS between two reports.
+Cost: each follower sends one request every TELL_SECONDS, and the leader keeps up to MARKS_MAX recorded log
+ends in memory. Weak spot: between two reports, the lag in ms of an up-to-date follower rises to as much as
+TELL_SECONDS.
 """
 
 from __future__ import annotations
@@ -36,36 +37,36 @@ from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 
 TELL_SECONDS: Final = 1.0
-"""The interval between two reports of a follower, in seconds."""
+"""The interval, in seconds, between two reports from a follower."""
 FRESH_MS: Final = 3_000
-"""The maximum age, in ms, of a report from which the leader concludes that the follower is running."""
+"""The maximum age, in ms, of a report for its sender to be considered running."""
 MARK_MS: Final = 100
 """The minimum interval, in ms, between two recorded ends of the leader's log."""
 MARKS_MAX: Final = 36_000
-"""The maximum number of recorded ends; a lag of more than one hour may be underestimated."""
+"""The maximum number of recorded log ends. A lag of more than one hour may be underestimated."""
 TOLD_SECONDS: Final = 2.0
-"""The timeout, in seconds, of a follower's request that contains a report."""
+"""The timeout, in seconds, for the request with which a follower sends a report."""
 PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
 
 
 def report_position(leader: Member, node: str, fold: Fold, health: Health) -> None:
-    """Send a report to the leader with the end of the log, the fitness and the clock skew of a follower."""
+    """Send the leader a report with the log end, the fitness and the clock skew of a follower."""
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit_reason()}
     facts["clock_skew_ms"] = health.pace.skew_ms
     peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
 
 
 def secret_of(fold: Fold) -> str:
-    """Return the secret for reports to the leader of the newest epoch, derived from its EPOCH record."""
+    """Return the secret for reports to the current leader, which is derived from the newest EPOCH record."""
     return blake2b(PATH.encode(), key=fold.holder, digest_size=_SECRET_BYTES).hexdigest()
 
 
 class _FollowerReport(NamedTuple):
-    """The last report of a follower: its log end, the time of the report, and the last time without a lag.
+    """The last report of a follower, with its log end, the report time and the last time without a lag.
 
-    The field `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if
-    the report did not contain the fitness.
+    `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if the report
+    did not include the fitness.
     """
 
     end: int
@@ -75,13 +76,14 @@ class _FollowerReport(NamedTuple):
 
 
 class Followers:
-    """The reports of all followers to the current leader; `clock` returns the monotonic time in ms."""
+    """The reports that followers have sent to the current leader. `clock` returns the monotonic time in ms."""
 
     def __init__(self, end: int, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._began_ms = clock()
         self._marks = [(self._began_ms, end)]
-        """The times at which the end of the leader's log advanced, and the new ends, in ascending order."""
+        """The times at which the end of the leader's log advanced and the new log ends, in ascending order.
+        """
         self._end = end
         self._told: dict[str, _FollowerReport] = {}
 
@@ -91,15 +93,15 @@ class Followers:
             self._end = end
             now_ms = self._clock()
             if now_ms - self._marks[-1][0] < MARK_MS and len(self._marks) > 1:
-                # Keep the time of the first advance, because a follower with a lower end lags since that
-                # time.
+                # Keep the time of the first advance, because a follower with a lower end has been lagging
+                # since then.
                 self._marks[-1] = (self._marks[-1][0], end)
                 return
             self._marks.append((now_ms, end))
             del self._marks[: max(0, len(self._marks) - MARKS_MAX)]
 
     def record_report(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a report of a follower with the current time as the time of the report."""
+        """Record a report from a follower, with the current time as its report time."""
         now_ms = self._clock()
         at = bisect_right(self._marks, end, key=lambda mark: mark[1])
         # The follower had no lag until the leader's end first exceeded the reported end.
@@ -110,7 +112,7 @@ class Followers:
         self._told[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
     def fittest_follower(self) -> str:
-        """Return the fit follower with the smallest lag in recent reports, or "" if no follower is fit."""
+        """Return the fit follower with the smallest lag in a recent report, or "" if no follower is fit."""
         since_ms = self._clock() - FRESH_MS
         fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
         return max(fit, key=lambda node: (fit[node].end, node), default="")
@@ -121,7 +123,7 @@ class Followers:
         return {node: one.end for node, one in self._told.items() if one.heard_ms >= since_ms}
 
     def view(self, held: Mapping[str, Holding], besides: str) -> dict[str, dict[str, Any]]:
-        """Return the lag of each node in `held`, except for the node `besides`, as a dictionary for JSON."""
+        """Return the lag of each node in `held`, except `besides`, in a form that can be encoded as JSON."""
         now_ms, found = self._clock(), {}
         for node, holding in held.items():
             if node == besides:

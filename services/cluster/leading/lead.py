@@ -1,15 +1,17 @@
-"""The leadership of a node: the node serves clients with its core, and followers report their positions.
+"""The leadership of a node, during which its core serves clients and its followers report their positions.
 
-    begin      let the core write to the shared log, and serve clients
-    beat       append a BEAT; if the append is not confirmed, release the core (`SharedSink`)
-    look       check the copy, the trim, the clock and the log in worker threads, and return the results
-    end        stop serving clients; `hand_over` then announces the departure in the log
+    begin                 lets the core write to the shared log, and serves clients
+    beat                  appends a BEAT record, and releases the core if the append is not confirmed
+                          (`SharedSink`)
+    check_copy_and_log    checks the copy, the clock and the log in worker threads, trims the log, and returns
+                          the results
+    end                   stops serving clients; `hand_over` then announces the departure in the shared log
 
-The election decides when to call each method (`services.cluster.election.machine`). While the node leads, the
-event loop owns the core, and only calls to the disk and the engine run in other threads.
+The election decides when each method is called (`services.cluster.election.machine`). While the node is the
+leader, the event loop owns the core, and only disk and engine calls run in other threads.
 
-Weak spot: a takeover uses the core of the follower unchanged, so `Broker.begin` must derive the additional
-state of a leader before the node answers the first call.
+Weak spot: on a takeover, the follower's core is used unchanged, so `Broker.begin` must derive the additional
+state of a leader before the node answers its first call.
 """
 
 from __future__ import annotations
@@ -45,24 +47,24 @@ class Leading(Protocol):
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """The future that fails with the error if the core raises an unexpected error."""
+        """A future that fails if the core raises an unexpected error."""
 
     @property
     def answers(self) -> Answers:
-        """The answers to clients that wait until their records are durable."""
+        """The pending answers to clients, which are sent when their records are durable."""
 
     def fail(self, error: OSError) -> None:
-        """Release the core because an append was not accepted."""
+        """Release the core after an append that was not accepted."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core within a block, and calls its second argument when it releases the core."""
+"""A function that serves a core for the duration of a block, and calls its second argument to release it."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
 
 class LeadCallbacks(NamedTuple):
-    """The callbacks of a leader: release of the core, request for a proof of leadership, and failed core."""
+    """The callbacks for a released core, a requested proof of leadership, and a failed core."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -70,7 +72,7 @@ class LeadCallbacks(NamedTuple):
 
 
 class Lead:
-    """The leadership of a node for one epoch, with the open replica of `acts`."""
+    """The leadership of a node during one epoch, based on the open replica of `acts`."""
 
     def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
@@ -84,15 +86,15 @@ class Lead:
         self._is_over = False
         self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
         self.log_damage = LogDamage(acts.me.node)
-        """The damaged records of the shared log, which other nodes cannot read."""
+        """The damaged shared log records that other nodes cannot read."""
 
     @property
     def fold(self) -> Fold:
-        """The fold of this node, which includes the records that this node has appended."""
+        """The fold of this node, including the records that the node itself has appended."""
         return self._replica.fold
 
     async def begin(self) -> Begun:
-        """Start to serve clients. Raise OSError if the disk fails."""
+        """Start serving clients. Raise OSError if the disk fails."""
         proving = LeadershipProofs(self._acts.clocks.monotonic, self._told.proof_wanted)
         serving = self._serve(self._replica.core, self._told.stepped_down, proving)
         self._served = served = await self._stack.enter_async_context(serving)
@@ -105,12 +107,12 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate if the log does not contain this certificate yet."""
+        """Return the leader's certificate if it has not been announced in the shared log yet."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
     async def beat(self, order: Order) -> Beaten | None:
-        """Append a BEAT; if the append is not confirmed, release the core and return None."""
+        """Append a BEAT record. If the append is not confirmed, release the core and return None."""
         assert self._served is not None, "a lead has begun before its first BEAT"
         clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
         try:
@@ -145,16 +147,16 @@ class Lead:
     def _check_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.announce_copy(self._replica, has_read_all)
-        with suppress(LogDamaged):  # the scrub and the other nodes report the damage
+        with suppress(LogDamaged):  # the scrub and other nodes report the damage
             acts.copying.trim_log(self.fold)
-        if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
+        if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH record is unknown
             self.compare_clock()
         with suppress(Unknown):
             acts.witness.verify_last_record(acts.engine, self.fold)
         return shown
 
     async def _check_damage(self) -> None:
-        """Refuse all answers while no other node has the records after a damaged record (`log_damage`)."""
+        """Withhold all answers if no other node has the records after a damaged record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
@@ -178,17 +180,17 @@ class Lead:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Read the newest record, and compare its append time at the engine with this node's clock."""
+        """Compare this node's clock with the time at which the engine appended the newest record."""
         began_ms = self._sink.proven_ms
-        with suppress(Unknown, LogDamaged):  # the newest record is the confirmed append or a later record
+        with suppress(Unknown, LogDamaged):  # the newest record is the confirmed record or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
-            if not self._is_over:  # after the leader has stepped down, the result is outdated
+            if not self._is_over:  # the result is outdated once the leader has stepped down
                 self._health.pace.record_own_append(began_ms, found)
 
     async def end(self) -> Ended:
         """Stop serving clients.
 
-        Raise the error of the core if the core has raised an unexpected error, or OSError if the disk fails.
+        If the core has raised an unexpected error, re-raise this error. Raise OSError if the disk fails.
         """
         self._is_over = True
         try:
@@ -199,10 +201,10 @@ class Lead:
         return Ended()
 
     async def hand_over(self, to: str) -> None:
-        """Announce in the shared log that this node steps down, so that a successor takes over at once.
+        """Announce in the shared log that this node steps down, so that a successor takes over immediately.
 
-        A node that no longer leads does not write the announcement. A disk failure does not end the
-        leadership of a node, whereas an unconfirmed append ends the leadership.
+        A node whose leadership has already ended does not write the announcement. An unconfirmed append ends
+        the leadership of a node, but a disk failure does not.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))
@@ -210,7 +212,7 @@ class Lead:
     # Followers.
 
     def lags(self) -> dict[str, dict[str, Any]]:
-        """Return the lag of each follower as a dictionary for JSON."""
+        """Return the lag of each follower as a dictionary that can be encoded as JSON."""
         self._followers.record_end(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 
@@ -219,7 +221,7 @@ class Lead:
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record the report of a follower, unless the node has no holding in the shared log."""
+        """Record a follower's report, or ignore it if the shared log contains no holding of that node."""
         self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.record_report(node, end, unfit)

@@ -1,29 +1,30 @@
-"""The actions of a leader when other nodes cannot read some records of the shared log.
+"""The behavior of a leader when other nodes cannot read some shared log records.
 
-    another node   cannot read a record --> reports it, with the reason, in the shared log (`holdings`)
-                   repeatedly requests a copy that extends past it (`services.cluster.copies.copying`)
-    the leader     reads the record again, and its own record before it, and compares both with the records
-                   that it has applied (`sharedlog.faults`)
+    another node   When it cannot read a record, it reports the record and the reason in the shared log
+                   (`holdings`), and repeatedly requests a copy that extends past the record
+                   (`services.cluster.copies.copying`).
+    the leader     It rereads the record and the preceding record, and compares both with the records that it
+                   has applied (`sharedlog.faults`).
 
-    state    entered when                                        the leader
-    WHOLE    the leader finds all reported records valid         acknowledges writes: the other disk is bad
-    HELD     one is damaged; no other node has later records     refuses all answers, takes a checkpoint
+    state    condition                                           action of the leader
+    WHOLE    all reported records are valid on the leader        acknowledges writes: the other disk is bad
+    HELD     one is damaged; no other node has later records     withholds all answers, takes a checkpoint
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. The leader refuses answers only after its own check has confirmed the
-   damage, so a node with a bad disk does not stop the cluster.
-2. In the state HELD, new records exist only on the leader, and in the engine after a record that no other
-   node can read. The leader sends no acknowledgements in the state HELD, because the loss of the leader would
-   lose these records.
-3. A node has the records after a damaged record once the node announces a checkpoint past that record. A node
-   is also considered to have these records while its reported log end is not lower than the leader's end at
-   the time when the fault was found.
-4. A node that has fetched another node's copy announces its holding again, without the report of the
-   unreadable record.
+1. The leader checks each report once. It withholds answers only after its own check has confirmed the damage,
+   so a node with a bad disk does not stop the cluster.
+2. In the state HELD, new records are stored only on the leader, and in the engine after a record that no
+   other node can read. The leader sends no acknowledgements in this state, because these records would be
+   lost together with the leader.
+3. A node is considered to have the records after a damaged record once it has announced a checkpoint past
+   that record. The same applies as long as the log end that the node reports is not lower than the leader's
+   log end at the time the fault was found.
+4. After fetching another node's copy, a node announces its holding again without the report of the unreadable
+   record.
 
-Cost: one read from the engine for each reported record. Weak spot: if no other node can fetch a copy, the
-leader refuses answers until an operator removes the reporting node (`tidewheel cluster forget`).
+Cost: each reported record requires one engine read. Weak spot: if no other node can fetch a copy, the leader
+withholds answers until an operator removes the reporting node (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 WORDS_MAX: Final = 1_000
-"""The maximum number of checked reports that the leader keeps in memory."""
+"""The maximum number of checked reports to keep in memory."""
 
 
 class State(StrEnum):
@@ -53,22 +54,22 @@ _THEN: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """A report: the name of a node, and the record that the node cannot read."""
+    """A report that a node cannot read a record."""
 
     node: str
     where: Unreadable
 
 
 class LogDamage:
-    """The damaged records that the leader `me` has found since its election."""
+    """The damaged records that the leader `me` has detected since its election."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault of each damaged record that a node has reported, by record number."""
+        """The fault of each damaged record that a node has reported, by shared log offset."""
         self._ends: dict[int, int] = {}
-        """The end of the leader's log at the time when each fault was found, by record number."""
+        """The end of the leader's log at the time each fault was found, by shared log offset."""
         self._looked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
@@ -77,7 +78,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
-        """Record a check's result: the fault, or "" for a valid record, and the end of the leader's log."""
+        """Record the fault found by a check, or "" if the record is valid, and the end of the leader's log."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -91,7 +92,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Update and return the state, based on the reports, the holdings and the recently reported ends."""
+        """Update and return the state based on the reports, the holdings and the recently reported ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -110,7 +111,7 @@ class LogDamage:
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return a sentence about each fault of the shared log for the output of `cluster status`."""
+        """Return a sentence about each shared log fault for the output of `cluster status`."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,12 +1,13 @@
-"""Commands of an operator to the leader: transfer the leadership, remove a node, or finalize a version.
+"""Operator commands to the leader to transfer the leadership, remove a node, or finalize a version.
 
-    move             --BEAT: the leader leaves, and its successor--> the successor becomes a candidate at once
-    forget           --BEAT: the node--> `sharedlog.holdings` removes the node
-    set-version      --BEAT: the version, once all nodes support it--> `sharedlog.versions`
+    move           The BEAT record announces the departure of the leader and names its successor, which
+                   immediately becomes a candidate.
+    forget         The BEAT record names the node, which `sharedlog.holdings` then removes.
+    set-version    The BEAT record contains the version, which all nodes must support (`sharedlog.versions`).
 
-The leader writes each command to the shared log in a BEAT (`Lead.beat`, or `Lead.hand_over` for a transfer),
-and responds once the shared log has accepted the BEAT. A command that cannot be executed is rejected with an
-error message, and has no effect.
+The leader writes each command to the shared log in a BEAT record (`Lead.beat`, or `Lead.hand_over` for a
+transfer), and responds when the shared log has accepted the record. A command that cannot be executed is
+rejected with an error message and has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sharedlog.fold import Fold
 from sharedlog.versions import nodes_without_support
 
 MOVE_SECONDS: Final = 10.0
-"""The timeout, in seconds, for the next leader's EPOCH in a transfer, or for the BEAT of another command."""
+"""The timeout, in seconds, for the next leader's EPOCH record or for the BEAT record of a command."""
 
 log = structlog.get_logger()
 
@@ -33,7 +34,7 @@ log = structlog.get_logger()
 async def move_lead(node: ClusterNode, to: str = "") -> Member:
     """Transfer the leadership to the node `to`, by default to any other node, and return the new leader.
 
-    Raise `OrderRefused` if this node does not lead, or if no other node takes over.
+    Raise `OrderRefused` if this node is not the leader, or if no other node takes over.
     """
     _require_lead(node)
     epoch, me = node.epoch, node.me.node
@@ -60,7 +61,8 @@ async def move_lead(node: ClusterNode, to: str = "") -> Member:
 async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a permanently stopped node from the cluster.
 
-    Raise `OrderRefused` if this node does not lead, or if the shared log has no holding of a node `gone`.
+    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of a node
+    `gone`.
     """
     fold = _require_lead(node)
     if gone == node.me.node:
@@ -73,9 +75,11 @@ async def forget_node(node: ClusterNode, gone: str) -> None:
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
-    """Finalize the version `wanted`, by default the highest version that all nodes support, and return it.
+    """Finalize a version, and return it.
 
-    Raise `OrderRefused` if this node does not lead, or if a node does not support the version.
+    The default for `wanted` is the highest version that all nodes support.
+
+    Raise `OrderRefused` if this node is not the leader, or if some node does not support the version.
     """
     fold = _require_lead(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
@@ -98,21 +102,21 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes in the shared log, except for removed nodes."""
+    """Return the names of all nodes in the shared log except removed nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
 def _require_lead(node: ClusterNode) -> Fold:
-    """Return the fold of the leader; raise `OrderRefused` if this node does not lead."""
+    """Return the leader's fold, or raise `OrderRefused` if this node is not the leader."""
     if node.role is not Role.LEADING or node.lead is None:
         raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.lead.fold
 
 
 async def _write_order(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write a BEAT with `facts` to the shared log.
+    """Write a BEAT record with `facts` to the shared log.
 
     Raise `OrderRefused` if the write is not confirmed within MOVE_SECONDS.
     """

@@ -1,16 +1,17 @@
-"""Diagnosis of an unresponsive shared log: while a call waits, the node checks the engine's settings.
+"""Diagnosis of an unresponsive shared log by checking the engine settings while a call is waiting.
 
-    call to the engine --unanswered for ANSWER_MS--> the engine's `check_settings`, again every AGAIN_SECONDS
-    failed call        --> the report lasts until a call of the same kind is answered, or a new record is read
-    answered call      --> the report ends
+    unanswered call   After ANSWER_MS, the node calls `check_settings` of the engine, and again every
+                      AGAIN_SECONDS.
+    failed call       The report lasts until a call of the same kind is answered or a new record is read.
+    answered call     The report ends.
 
-While PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates, and a
-waiting candidate does not run the check of a leader (`engine_check`). The call of `check_settings` does not
-wait for appends, so its result can name the missing standby. The diagnosis does not affect the waiting call,
+As long as PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates,
+and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
+for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting call,
 whose result is used as usual.
 
-Weak spot: a call that fails immediately is not diagnosed. The error of a failed call is logged, and the call
-is retried.
+Weak spot: a call that fails immediately is not diagnosed. Instead, its error is logged, and the call is
+retried.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine that measures the wait times of its calls; `clock` returns the monotonic time in ms."""
+    """An engine that measures how long its calls wait. `clock` returns the monotonic time in ms."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The methods whose last call was not answered; a read of a new record clears the set."""
+        """The methods whose last call was not answered. Reading a new record clears this set."""
         self._newest = -1
 
     @property
@@ -56,11 +57,11 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether the last completed call of each method was answered; a refusal is an answer."""
+        """Return whether the last completed call of every method was answered. A refusal is an answer."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return the time for which the oldest open call has waited, in ms, or 0 if no call is open."""
+        """Return the time, in ms, for which the oldest pending call has waited, or 0 if no call is pending."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -80,7 +81,7 @@ class WatchedEngine:
             found = self._engine.read(offset, bytes_max)
         if found and found[-1].offset > self._newest:
             self._newest = found[-1].offset
-            self._failed.clear()  # the new record shows that the engine accepts appends
+            self._failed.clear()  # a new record shows that the engine accepts appends
         return found
 
     def bounds(self) -> tuple[int, int]:
@@ -89,7 +90,7 @@ class WatchedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`; the wait time of a trim is not measured, because no client waits for a trim."""
+        """See `Engine`. The wait time of a trim is not measured, because no client waits for it."""
         self._engine.trim(offset)
 
     def check_settings(self) -> list[str]:
@@ -114,7 +115,7 @@ class WatchedEngine:
 
 
 class EngineDiagnosis:
-    """The diagnosis of a node's waiting calls; `look` returns the unsafe settings of the engine."""
+    """The diagnosis of a node's waiting calls. `look` returns the unsafe settings of the engine."""
 
     def __init__(
         self,
@@ -128,13 +129,13 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """The wait time of the oldest open call to the engine, in seconds, or 0 if it is below ANSWER_MS."""
+        """The wait time, in seconds, of the oldest pending engine call, or 0 if it is below ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if no call has waited for ANSWER_MS."""
+        """The report for the operator, or "" if no call has been waiting for ANSWER_MS."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
@@ -149,7 +150,7 @@ class EngineDiagnosis:
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
-                await self._look()  # the check lets a leader accept messages again
+                await self._look()  # a successful check lets a leader accept messages again
 
     async def _diagnose(self) -> None:
         found = await self._look()
