@@ -1,13 +1,14 @@
-"""Client settings for commands: each node maintains a file in its store with the addresses of all nodes.
+"""Client settings for commands, which each node maintains in its store with the addresses of all nodes.
 
-    STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this node first; `http_ca`: nodes.pem
-    STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
+    STORE/access/tidewheel.toml    The setting `http` lists the addresses of all nodes, beginning with this
+                                   node, and the setting `http_ca` refers to nodes.pem.
+    STORE/access/nodes.pem         The certificates of these nodes, as announced in the shared log.
 
-Nodes create their own certificates, which are not signed by an authority and are unknown to other machines.
-Nodes trust the certificates in the shared log (`peers`), and commands read the certificates from the file
-`nodes.pem`. The files on different nodes differ only in the order of the nodes. The files contain no secrets,
-so an administrator may copy the files to other machines. The settings refer to the token file by its path,
-which should be the same on all nodes.
+Nodes create their own certificates, which are not signed by a certificate authority and are not trusted by
+other machines. Nodes trust the certificates in the shared log (`peers`), and commands trust those in
+`nodes.pem`. The files on different nodes differ only in the order of the nodes. They contain no secrets, so
+an administrator can copy them to other machines. The settings refer to the token file by its path, which
+should be the same on all nodes.
 
 Weak spot: the files of other nodes do not list a follower that has not announced its copy yet.
 """
@@ -33,11 +34,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The URL of each node's HTTP interface with the node's certificate as PEM, or "" for http://."""
+"""The HTTP URL of each node, mapped to its certificate in PEM format, or to "" for an http:// URL."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the content of the settings file, in which `token` is the path of the commands' token file."""
+    """Return the content of the settings file. `token` is the path of the token file that commands use."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -46,7 +47,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write the file of certificates, and then the settings file. Raise OSError if the disk fails."""
+    """Write the certificate file, and then the settings file. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -67,6 +68,6 @@ async def keep_files_current(
             try:
                 await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
-            except OSError as error:  # the disk may be full; the old files remain
+            except OSError as error:  # the disk may be full; the old files are kept
                 log.warning("the file for commands was not written", reason=str(error))
         await pause(LOOK_SECONDS)

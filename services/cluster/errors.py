@@ -27,7 +27,7 @@ class OrderRefused(TidewheelError):
 
 
 class EngineTrouble(Busy):
-    """The settings of the shared log's engine are unsafe, so new messages are refused."""
+    """The settings of the shared log engine are unsafe, so new messages are refused."""
 
     code, is_own = "TW-259", True
 
@@ -39,18 +39,21 @@ class InvalidOrder(ClientMistake):
 
 
 class LossNotAccepted(TidewheelError):
-    """The restore may lose accepted data, and the loss has not been confirmed."""
+    """The restore may lose accepted data, and the operator has not confirmed the loss."""
 
     code, exit_code = "TW-261", 4
 
     def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
-        """Create the error with `facts`, a dictionary for JSON about the remaining and the missing data."""
+        """Create the error.
+
+        `facts` describes the remaining and the missing data as a dictionary that can be encoded as JSON.
+        """
         super().__init__(detail)
         self.facts = facts or {}
 
 
 class KeyMismatch(ConfigurationError):
-    """This node cannot decrypt the users' secrets of its cluster."""
+    """This node cannot decrypt the user secrets of its cluster."""
 
     code = "TW-262"
 

@@ -1,4 +1,4 @@
-"""The identity of a node: its name, its addresses, its certificate, its key and its version."""
+"""The identity of a node, which consists of its name, addresses, certificate, key id and version."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sharedlog.versions import OLDEST
 
 
 class Member(NamedTuple):
-    """A node as described in its EPOCH, with its name, its client address (`HOST:PORT`) and its HTTP URL."""
+    """A node as described in its EPOCH record, with its name, client address (`HOST:PORT`) and HTTP URL."""
 
     node: str
     listen: str
     http: str
     version: str = ""
     key: str = ""
-    """The id of the node's key for users' secrets (`services.cluster.one_key`), or "" without a key."""
+    """The id of the node's key for user secrets (`services.cluster.one_key`), or "" if it has no key."""
     certificate: str = ""
-    """The node's certificate as PEM, or "" if nodes connect to it in plaintext (`services.cluster.peers`)."""
+    """The node's certificate in PEM format, or "" if other nodes connect to it in plaintext (`peers`)."""
     supports: int = OLDEST
     """The newest record version that the node supports (`sharedlog.versions`)."""
 
     def status_fields(self) -> dict[str, Any]:
-        """Return the fields for status output, in which a flag replaces the certificate."""
+        """Return the fields for status output. The certificate is replaced with a flag."""
         return self._asdict() | {"certificate": bool(self.certificate)}

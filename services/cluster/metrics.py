@@ -149,7 +149,10 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lag of each follower in bytes and in seconds. On a follower, the metrics have no samples."""
+        """Yield the lag of each follower in bytes and in seconds.
+
+        On a follower, the metrics have no samples.
+        """
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

@@ -1,11 +1,11 @@
-"""The check that all nodes have the same key for users' secrets, so that any leader can decrypt the secrets.
+"""A check that all nodes have the same key for user secrets, so that any leader can decrypt the secrets.
 
-An EPOCH contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about the
-key itself. The key id of a node without a key is "". A node whose key differs from the key of the last leader
-halts before it becomes a candidate.
+An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about
+the key itself. The key id of a node without a key is "". A node whose key differs from the key of the last
+leader halts before it becomes a candidate.
 
-To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. If a
-node was itself the last leader, its key may differ from the key in its last EPOCH.
+To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
+the last leader may start with a key that differs from the one in the last EPOCH record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from services.cluster.errors import KeyMismatch
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `KeyMismatch` if the key of `node` differs from the key in `leads`, the last EPOCH's facts."""
+    """Raise `KeyMismatch` if the key id of `node` differs from the one in `leads`.
+
+    `leads` contains the facts of the last EPOCH record.
+    """
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:
         return

@@ -1,4 +1,4 @@
-"""The tasks of a node: one act at a time, and concurrent tasks, which a change of the role cancels."""
+"""The tasks of a node: one act at a time, and concurrent tasks, which a role change cancels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """The running tasks of one node; `broken` receives the error of a failed task."""
+    """The running tasks of a node. If a task fails, its error is passed to `broken`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken
@@ -16,7 +16,7 @@ class Tasks:
         self._concurrent: set[asyncio.Task[None]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, is_concurrent: bool) -> None:
-        """Start a task; with `is_concurrent`, the task is cancelled by `cancel_concurrent`."""
+        """Start a task. If `is_concurrent` is true, `cancel_concurrent` cancels the task."""
         task = self._loop.create_task(coroutine)
         for kept in (self._all, self._concurrent) if is_concurrent else (self._all,):
             kept.add(task)
@@ -38,7 +38,7 @@ class Tasks:
             await asyncio.wait(self._concurrent)
 
     async def end(self) -> None:
-        """Cancel all tasks, and wait until all tasks have ended."""
+        """Cancel all tasks, and wait until they have ended."""
         for task in self._all:
             task.cancel()
         if self._all:

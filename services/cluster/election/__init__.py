@@ -1,1 +1,1 @@
-"""The election of the leader: a state machine without I/O, with the state from which it derives decisions."""
+"""The election of the leader as a state machine without I/O, and the state on which its decisions depend."""

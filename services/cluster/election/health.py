@@ -1,17 +1,18 @@
-"""The fitness of a node to lead, which requires a correct clock and free disk space.
+"""The fitness of a node to lead, which depends on its clock and its free disk space.
 
-    each follower --why it is unfit, or that it is fit--> leader (`followers`)
-    the leader is unfit, and a follower is fit    the leader steps down, and names the fit follower
-    the leader is unfit, and no follower is fit   the leader continues to lead, and checks again
+    each follower --that it is fit, or why it is unfit--> leader (`followers`)
+    leader unfit, a follower fit     The leader steps down and names the fit follower.
+    leader unfit, no follower fit    The leader continues to lead, and repeats the check.
 
-    unfit    clock off (`pace`)       the leader's clock determines when messages are delivered
-             disk without space       a leader without disk space refuses new messages
+    reason for being unfit    consequence if the node leads
+    clock off (`pace`)        messages are delivered at wrong times
+    no free disk space        new messages are refused
 
 Other nodes never depose an unfit leader. An unfit leader hands over its leadership only to a follower that
 has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
-to lead. An unfit follower becomes a candidate later than fit followers (`silence`).
+to lead. Unfit followers become candidates later than fit followers (`silence`).
 
-Weak spot: after a jump of its clock, a leader delivers messages at wrong times until the hand-over.
+Weak spot: after its clock jumps, a leader delivers messages at wrong times until it hands over.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""The time, in ms, after which an unfit leader retries a hand-over, because the last one may have failed."""
+"""The time, in ms, after which an unfit leader retries a handover, because the last one may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The minimum free disk space of a fit node, in segments; a leader reserves one segment."""
+"""The minimum free disk space, in segments, of a fit node. A leader reserves one segment."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """The fitness of one node, which depends on its clock skew (`pace`) and its free disk space."""
+    """The fitness of a node to lead, based on its clock skew (`pace`) and its free disk space."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.pace = pace
@@ -49,7 +50,7 @@ class Health:
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if this node's clock has become wrong or correct since the last call."""
+        """Log a message if this node's clock has gone wrong or has been corrected since the last call."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

@@ -1,6 +1,6 @@
-"""The availability of the shared log as observed by a node, and log messages about changes.
+"""The availability of the shared log as observed by a node, and the log messages about changes in it.
 
-The module performs no I/O. All times are in ms of a monotonic clock.
+This module performs no I/O. All times are in ms and are read from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""The warnings about skipped records, by the field of `ReadProgress` with the number of such records."""
+"""The warnings about skipped records. The keys are the fields of `ReadProgress` that count these records."""
 
 
 class LogAnswers:
-    """The result of the last call to the shared log; `say` writes a line to the node's log."""
+    """The result of the last call to the shared log. `say` writes a line to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The reason for which the shared log does not respond, or "" while the shared log responds."""
+        """The reason why the shared log does not respond, or "" if it responds."""
         self.stood_in_vain = ""
-        """The reason for which an append of this candidate failed, or "" once any node leads."""
+        """The reason why an append failed while this node was a candidate, or "" once any node leads."""
         self.seen = ReadProgress()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log does not respond, and log the reason if the reason has changed."""
+        """Record that the shared log does not respond, and log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -39,7 +39,7 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Record that the shared log responds, and log a message after a failure."""
+        """Record that the shared log responds, and log a message if it did not respond before."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""

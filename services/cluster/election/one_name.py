@@ -1,14 +1,14 @@
-"""Detection of two processes with the same node name, of which the process that does not lead halts.
+"""Detection of two processes with the same node name. The process that is not the leader halts.
 
-An EPOCH contains the name of its node, and a random value, the holder, that the candidate's process has
-generated. Once a process has read the whole shared log, any append under its own name with an unknown holder
-comes from another process. The first appends with an unknown holder may still come from an earlier process of
-the same node. If the engine first returned an old state, as a lagging standby does, there may be many appends
-of the earlier process. If an append with an unknown holder arrives LIVES_MS after the first such append, the
-other process must be running.
+An EPOCH record contains the node name and a random value, the holder, which the candidate process generates.
+Once a process has read the whole shared log, any append that has the name of its node but an unknown holder
+comes from another process. The first of these appends may still come from a previous process of the same
+node. There may be many such appends if the engine initially returned an outdated state, as a lagging standby
+does. However, if an append with an unknown holder arrives LIVES_MS after the first one, the other process
+must still be running.
 
-All times are times of reads by this node, in ms of a monotonic clock. Weak spot: two processes with the same
-name that both follow a third node are detected only when one of them becomes leader.
+All times are the times at which this node reads records, in ms of a monotonic clock. Weak spot: two processes
+with the same name that both follow a third node are detected only when one of them becomes the leader.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Final
 from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
-"""The time, in ms, during which appends of an ended process may arrive; a live leader appends more often."""
+"""The time, in ms, for which appends of an ended process may still arrive. A live leader appends more often.
+"""
 
 
 class DuplicateNameCheck:
-    """The check for appends by other processes with the node name `node`."""
+    """A check for appends by other processes that use the node name `node`."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -35,7 +36,7 @@ class DuplicateNameCheck:
         self._drawn.add(holder)
 
     def record_append(self, leader: str, holder: bytes, now_ms: int) -> None:
-        """Record an accepted append by the node `leader`; the caller has read the whole shared log."""
+        """Record an accepted append by the node `leader`. The caller must have read the whole shared log."""
         if leader != self._node or holder in self._drawn:
             return
         if self._first_ms is None:
@@ -43,7 +44,7 @@ class DuplicateNameCheck:
         self._has_heard = now_ms - self._first_ms >= LIVES_MS
 
     def check(self, address: str) -> None:
-        """Raise `DuplicateNodeName` if another process with this node's name leads at `address`."""
+        """Raise `DuplicateNodeName` if the leader at `address` is another process with this node's name."""
         if self._has_heard:
             raise DuplicateNodeName(
                 f"Another process is node {self._node} of this cluster too, and leads at {address}. Give one "

@@ -1,26 +1,27 @@
-"""Detection of a leader that can reach the shared log but no clients, and the leader's decision to step down.
+"""Detection of a leader that can reach the shared log but not its clients, so that the leader steps down.
 
-    clients --call--> follower --forwarded call--> leader        no response for UNREACHED_MS
-    follower --complaint: unreached, with the epoch--> shared log    a fact in the follower's holding
-    leader --probe--> every client that has a connection         no response: it hands over to that follower
+    clients --call--> follower --forwarded call--> leader   The leader does not respond for UNREACHED_MS.
+    follower --complaint about the epoch--> shared log      The follower's holding contains the complaint.
+    leader --probe--> all connected clients                 If no client responds, the leader hands over to
+                                                            that follower.
 
 A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
-timeout. A follower's complaint in the log does not change the right to lead, and older versions skip the
-complaint. Only the leader itself decides whether to step down, and the leader probes its own clients first. A
+timeout. A follower's complaint in the log does not affect the right to lead, and older versions skip it. Only
+the leader itself decides whether to step down, and it probes its own clients first. As a result, a
 partitioned or faulty follower cannot depose a leader that serves clients.
 
 Rules
-1. A follower complains only while the follower receives calls of clients. A complaint requires that a
-   forwarded call has failed within the last RECENT_MS.
+1. A follower complains only as long as it receives client calls. A forwarded call must have failed within the
+   last RECENT_MS.
 2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
-   complaint while the leader does not respond to calls.
-3. Two nodes that cannot reach each other could pass the leadership back and forth while neither has clients.
-   For this reason, a node that has stepped down because of a complaint ignores further complaints during a
-   pause. The pause doubles with each departure because of a complaint, and is reset after CALM_PAUSES pauses
-   without a departure.
+   complaint as long as the leader does not respond to calls.
+3. Two nodes that cannot reach each other could pass the leadership back and forth if neither has clients. For
+   this reason, a node that has stepped down because of a complaint ignores further complaints for some time.
+   This pause doubles each time the node steps down because of a complaint, and is reset after CALM_PAUSES
+   pauses without a departure.
 
-All times are in ms of the monotonic clock of one machine. Weak spot: the leader ignores clients that use only
-HTTP, because such clients have no connection on which the leader could probe them.
+All times are in ms and are read from the monotonic clock of one machine. Weak spot: the leader does not take
+HTTP-only clients into account, because they have no connection on which it could probe them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHED_MS: Final = 3_000
-"""The time without a response from the leader, in ms, after which a follower complains."""
+"""The time, in ms, without a response from the leader after which a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
-"""The time, in ms, after which a follower repeats a complaint."""
+"""The time, in ms, after which a follower repeats its complaint."""
 PAUSE_MIN_MS: Final = 10_000
 PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
@@ -44,7 +45,7 @@ class LeaderReachability:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The start of the period without responses, in ms, or None after an answered call."""
+        """The start, in ms, of the period without responses, or None if the last call was answered."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
@@ -73,7 +74,7 @@ class LeaderReachability:
 
 
 class ComplaintFilter:
-    """A filter for the complaints of followers, which selects the complaints to check."""
+    """A filter that selects the follower complaints that the leader must check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -83,8 +84,8 @@ class ComplaintFilter:
     def accept_complaint(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Record a complaint, and return whether the leader must check it.
 
-        Each complaint is checked at most once, and no complaint is checked during the pause after this node
-        has stepped down.
+        Each complaint is checked at most once. No complaint is checked during the pause after this node has
+        stepped down.
         """
         if self._heard.get(node) == complaint:
             return False

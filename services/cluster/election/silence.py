@@ -1,19 +1,19 @@
-"""The time at which a follower becomes a candidate, based on the leader's silence in the shared log.
+"""The time at which a follower becomes a candidate, based on how long the leader has been silent in the log.
 
-    silence             no accepted record for SILENCE_MS, plus RANK_MS times the node's rank by name, while
-                        the engine answers; a failure of the engine does not count as silence of the leader
-    departure           the leader's last BEAT announces its departure: the first node by rank becomes a
-                        candidate at once, or the named successor, while the others wait as after silence
-    unfit node          UNFIT_MS later than other nodes, so that a fit node becomes a candidate first
-    failed candidate    not again within PAUSE_MIN_MS, which doubles up to PAUSE_MAX_MS with each failed
-                        attempt: otherwise two nodes could depose each other indefinitely. A candidate that
-                        lost to another candidate, or was named successor, does not wait.
+    silence             A node becomes a candidate if no record is accepted for SILENCE_MS plus RANK_MS times
+                        the node's rank by name. Time in which the engine does not respond is not counted.
+    departure           If the leader's last BEAT announces its departure, the named successor, or the first
+                        node by rank, immediately becomes a candidate. The other nodes wait for their rank.
+    unfit node          An unfit node waits UNFIT_MS longer, so that a fit node becomes a candidate first.
+    failed candidate    A node whose attempt failed waits for PAUSE_MIN_MS, which doubles with each failed
+                        attempt up to PAUSE_MAX_MS. Otherwise, two nodes could depose each other indefinitely.
+                        A candidate that lost to another candidate, or was named successor, does not wait.
 
 A leader that still writes to the shared log is never deposed. Nodes do not probe each other, so two nodes
-that cannot reach each other still agree on the leader if both can reach the engine.
+that cannot reach each other nevertheless agree on the leader if both can reach the engine.
 
-All times are times of reads by this node, in ms of its monotonic clock. The clocks of different machines are
-not compared.
+All times are the times at which this node reads records, in ms of its monotonic clock. Clocks of different
+machines are not compared.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SILENCE_MS: Final = 1_500
 RANK_MS: Final = 300
 UNFIT_MS: Final = 3_000
 BEAT_MS: Final = 300
-"""The time without a confirmed append, in ms, after which a leader writes a BEAT."""
+"""The time, in ms, without a confirmed append after which a leader appends a BEAT record."""
 PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
 
 
 class CandidacyTimer:
-    """The candidacy timer of one node, based on the leader's last sign of life and the node's attempts."""
+    """The candidacy timer of a node, based on the leader's last sign of life and the node's own attempts."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -39,26 +39,28 @@ class CandidacyTimer:
         self._pause_ms = PAUSE_MIN_MS
 
     def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Record an accepted record of the leader; with `leaves`, the leader has stepped down.
+        """Record an accepted record of the leader.
 
-        With `is_named`, the leader has named this node as its successor.
+        If `leaves` is true, the record announces that the leader steps down.
+
+        If `is_named` is true, the leader has named this node as its successor.
         """
         self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
         if leaves:
             self._stood_ms = None
 
     def restart(self, now_ms: int) -> None:
-        """Restart the period of silence, because no leader can write while the engine does not respond."""
+        """Restart the silence period, because no leader can write while the engine is unresponsive."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:
-        """Record that this node becomes a candidate; after a failed attempt, double the pause."""
+        """Record that this node becomes a candidate. If its previous attempt failed, double the pause."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
     def record_defeat(self) -> None:
-        """Record that this candidate lost to another candidate, so its attempt has not deposed a leader."""
+        """Record that this candidate lost to another candidate, so its attempt did not depose a leader."""
         self._stood_ms = None
 
     def record_success(self) -> None:
@@ -66,10 +68,10 @@ class CandidacyTimer:
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
     def candidacy_ms(self, rank: int, *, is_unfit: bool = False) -> int:
-        """Return the time, in ms, at which this node becomes a candidate unless it reads further records.
+        """Return the time, in ms, at which this node becomes a candidate unless it reads more records.
 
-        `rank` is the zero-based position of the node in the order of names. With `is_unfit`, the node should
-        lead only if no other node can.
+        `rank` is the zero-based position of the node in the list of nodes sorted by name. If `is_unfit` is
+        true, the node should lead only if no other node can.
         """
         silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
         candidacy_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)

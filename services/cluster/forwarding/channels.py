@@ -1,7 +1,7 @@
 """gRPC channels between nodes, which use TLS if the called node offers TLS (`services.cluster.peers`).
 
-The gRPC core accepts a pinned certificate as its own authority, even if another authority has signed the
-certificate.
+The gRPC core accepts a pinned certificate as its own authority even if the certificate was signed by another
+authority.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""The texts in gRPC error messages that indicate a failed handshake."""
+"""Texts in gRPC error messages that indicate a failed handshake."""
 
 
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to a node's gRPC port; the channel uses plaintext if `certificate` is empty."""
+    """Return a channel to the gRPC port of a node. If `certificate` is empty, the channel uses plaintext."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)

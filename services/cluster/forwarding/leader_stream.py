@@ -1,15 +1,15 @@
-"""A stream to the leader, which ends with the leader's status instead of the error of a failed write.
+"""A stream to the leader that ends with the leader's status instead of the error from a failed write.
 
-    the leader ends the stream --> a write fails --> gRPC reports INTERNAL instead of the leader's status
-                                                 --> `LeaderStream` reports the leader's status
+    leader ends the stream --> write fails --> gRPC reports INTERNAL instead of the leader's status
+                                           --> `LeaderStream` reports the leader's status
 
-A leader that steps down ends the stream with UNAVAILABLE, and the client's stream continues with the next
-leader. The status INTERNAL would end the client's stream, and the node would drop the state of the client.
-gRPC for asyncio may report its own status before or after the leader's status
+A leader that steps down ends the stream with UNAVAILABLE, and the client stream is then reconnected to the
+next leader. The status INTERNAL, by contrast, would end the client stream and cause the node to drop the
+client state. gRPC for asyncio may report its own status before or after the status of the leader
 (github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
 
-Weak spot: a status that gRPC itself generates is recognized by its text. If no other status arrives, the call
-is retried.
+Weak spot: a status that gRPC itself generates is recognized by its text. If no other status is reported, the
+call is retried.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The status of an ended call, with its code and its details."""
+    """The status of a completed call, with its code and details."""
 
     code: grpc.StatusCode
     details: str
 
 
 class LeaderStream:
-    """A bidirectional call to the leader with messages of type bytes."""
+    """A bidirectional call to the leader whose messages are of type bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -43,7 +43,7 @@ class LeaderStream:
         call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Send `messages` to the leader, and yield the replies of the leader.
+        """Send `messages` to the leader, and yield its replies.
 
         Raise `AioRpcError` if the leader ends the call with a status other than OK.
         """
@@ -63,14 +63,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
-        """Send the messages until the leader ends the call; `replies` handles the status of the call."""
+        """Send the messages until the leader ends the call. `replies` handles the status of the call."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _record_status(self, call: Any) -> None:
-        """Record the first status that is not a write failure; gRPC calls this method for each status."""
+        """Record the first status that is not a write failure. gRPC calls this method for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._word.done() or is_write_failure(word)):
             self._word.set_result(word)
@@ -89,7 +89,7 @@ def is_write_failure(word: CallStatus) -> bool:
 
 
 def result_without_waiting(asked: Any) -> Any:
-    """Return the result of a coroutine that completes without waiting, such as `code()` of an ended call."""
+    """Return the result of a coroutine that does not wait, such as `code()` of a completed call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -1,9 +1,9 @@
 """A pool of gRPC channels to other nodes, whose size grows with the number of open calls.
 
-A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
-calls. A send in the queue after the long polls and Telemetry streams of many clients could wait indefinitely,
-because long polls and Telemetry streams rarely end. The pool avoids such queues: it opens another channel if
-all channels to a node have `CALLS_MAX` open calls.
+A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues any
+further calls. A send that is queued behind the long polls and Telemetry streams of many clients could wait
+indefinitely, because those rarely end. To avoid such queues, the pool opens another channel when all channels
+to a node have `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time, in ms, before a keepalive ping; it slightly exceeds the minimum that a broker accepts."""
+"""The idle time, in ms, before a keepalive ping. It is slightly above the minimum that a broker accepts."""
 SILENT_MS: Final = 3_000
-"""The maximum time, in ms, for the reply to a ping or the acknowledgement of sent data."""
+"""The maximum time, in ms, to wait for the reply to a ping or the acknowledgement of sent data."""
 OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment specifies a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -37,27 +37,27 @@ OPTIONS: Final = [
     ("grpc.keepalive_time_ms", ASK_MS),
     ("grpc.keepalive_timeout_ms", SILENT_MS),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise, all channels to an address share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise, all channels to an address would share one connection
 ]
 
 
 Key = tuple[str, str, Identity]
-"""The target of a channel: its address, its certificate, and this node's own certificate."""
+"""The target of a channel, which consists of its address, its certificate and this node's own identity."""
 
 
 @dataclass
 class PooledChannel:
-    """A channel of the pool with its number of open calls."""
+    """A channel of the pool, and the number of its open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """The channels of a node: all channels to the last called node, and other channels with open calls.
+    """The channels of a node: all channels to the last called node, and other channels that have open calls.
 
-    The pool closes channels to former leaders and channels with outdated certificates, because gRPC tries to
-    reconnect an unused channel as long as its peer is down or has another certificate.
+    The pool closes channels to former leaders and channels with outdated certificates, because gRPC keeps
+    trying to reconnect an unused channel as long as the peer is down or has a different certificate.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel for one call during a block."""
+        """Yield a channel that the block can use for one call."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -84,11 +84,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls, because a leader does not call other nodes."""
+        """Close all channels that have no open calls, because a leader does not call other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close all channels without open calls to targets other than `key`."""
+        """Close all channels to targets other than `key` that have no open calls."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

@@ -1,7 +1,7 @@
-"""Dispatch of calls at a node's port to the node's broker while the node leads, and otherwise to the leader.
+"""Dispatch of calls to the node's own broker while the node is the leader, and to the leader otherwise.
 
-Connections remain open when the leader changes, because each call is dispatched on arrival. Telemetry and
-SyncLiteSubscription calls always go through `Forwarding`, which stores the state of clients for the next
+Connections remain open when the leader changes, because each call is dispatched individually. Telemetry and
+SyncLiteSubscription calls are always passed to `Forwarding`, which stores the client state for the next
 leader.
 """
 
@@ -20,7 +20,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class Switch:
-    """The service that answers the calls at a node's port."""
+    """The service that answers the calls to a node's port."""
 
     def __init__(self, forwarding: Forwarding) -> None:
         self._forwarding = forwarding
@@ -28,12 +28,12 @@ class Switch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Answer subsequent calls through this node's broker."""
+        """Start answering calls through this node's own broker."""
         self._service = serving
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Answer subsequent calls through the leader."""
+        """Start forwarding calls to the leader."""
         self._service = self._forwarding
         self._forwarding.forward_again()
 
@@ -53,7 +53,7 @@ class Switch:
             service.call_received(connection, call._replace(method=method))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Answer a call with a stream of request messages."""
+        """Answer a call whose requests are streamed."""
         service = self._forwarding if call.method.target.name == TELEMETRY else self._service
         if self._has_looked_up(service, call):
             service.call_started(connection, call)
@@ -61,13 +61,13 @@ class Switch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether `service` has looked up the method of a call."""
+        """Return whether the method of a call was looked up by `service`."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up the method of a call in `service`; end the call if `service` lacks the method."""
+        """Look up the method of a call in `service`, and end the call if the method is unknown."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,10 +1,10 @@
-"""Signed statements of a node about the origin and the arrival time of forwarded calls.
+"""Signed statements in which a node declares the origin and the arrival time of forwarded calls.
 
-A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
-client's Telemetry stream may be open for days, and the node reopens the stream at each new leader with the
-client's original signature. To prolong the validity, the node adds a statement that the client is still
-connected. The statement contains the arrival time of the call and the current time, and is signed with the
-cluster's key. The leader compares the date in the client's signature with the arrival time, and rejects
+A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`).
+However, a Telemetry stream may be open for days, and the node reopens it at each new leader with the client's
+original signature. To extend the validity of the signature, the node adds a statement that the client is
+still connected. The statement contains the arrival time of the call and the current time, and is signed with
+the cluster key. The leader compares the date in the client's signature with the arrival time, and rejects
 statements older than `WINDOW_MS`.
 
 The leader verifies the client's signature as usual, so users with an invalid secret are rejected. An
@@ -12,9 +12,9 @@ eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted net
 (`services.cluster.peers`).
 
 With each call, a node also sends the client's address and connection in the header field ORIGIN, which the
-leader uses to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the
-cluster's key or, without --auth-key, with the cluster id from the shared log. The leader counts a call
-without a valid signature under the connection on which the call arrives at the leader.
+leader uses to count clients (`services.rpc.clients.client_room`). This field is signed with the cluster key
+or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing or invalid,
+the leader attributes the call to the connection on which it arrives.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the value of the header field ORIGIN for a client's address and its connection at a node."""
+    """Return the value of the header field ORIGIN for a client address and the connection at the node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return the origin of a forwarded call, or None if the signature of the node is missing or invalid."""
+    """Return the origin of a forwarded call, or None if the node's signature is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -49,14 +49,14 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
-    """Return the value of the header field VOUCHED for a call with the header fields `fields`."""
+    """Return the value of the header field VOUCHED for a call whose header fields are `fields`."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return the arrival time of a call at the forwarding node, in ms since 1970.
+    """Return the time, in ms since the Unix epoch, at which a call arrived at the forwarding node.
 
-    Return None if the statement of the node is missing, invalid or too old.
+    Return None if the node's statement is missing, invalid or too old.
     """
     came, _, rest = fields.get(VOUCHED, "").partition(".")
     said, _, proof = rest.partition(".")

@@ -1,1 +1,1 @@
-"""The leadership of a node: the core, the followers, and the commands of an operator."""
+"""The leadership of a node, which covers its core, its followers and operator commands."""

@@ -58,12 +58,12 @@ def report_position(leader: Member, node: str, fold: Fold, health: Health) -> No
 
 
 def secret_of(fold: Fold) -> str:
-    """Return the secret for reports to the current leader, which is derived from the newest EPOCH record."""
+    """Return the secret for reports to the leader, which is derived from the newest EPOCH record."""
     return blake2b(PATH.encode(), key=fold.holder, digest_size=_SECRET_BYTES).hexdigest()
 
 
 class _FollowerReport(NamedTuple):
-    """The last report of a follower, with its log end, the report time and the last time without a lag.
+    """The last report of a follower, with its log end, its arrival time and the last time without a lag.
 
     `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if the report
     did not include the fitness.
@@ -76,7 +76,7 @@ class _FollowerReport(NamedTuple):
 
 
 class Followers:
-    """The reports that followers have sent to the current leader. `clock` returns the monotonic time in ms."""
+    """The reports of followers to the current leader. `clock` returns the monotonic time in ms."""
 
     def __init__(self, end: int, clock: Callable[[], int]) -> None:
         self._clock = clock

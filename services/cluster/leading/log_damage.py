@@ -78,7 +78,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault found by a check, or "" if the record is valid, and the end of the leader's log."""
+        """Record the fault that a check found, or "" if it found none, and the end of the leader's log."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -92,7 +92,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Update and return the state based on the reports, the holdings and the recently reported ends."""
+        """Update and return the state, given the reports, the holdings and the recently reported log ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}

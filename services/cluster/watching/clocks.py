@@ -1,18 +1,18 @@
-"""Detection of a wrong clock of this node or of the engine by comparison of the clock skews of several nodes.
+"""Detection of a wrong clock on this node or the engine by comparing the clock skews of several nodes.
 
-    the leader      writes its clock in each BEAT, and the engine records the time of the append
-    a follower      reports its skew with its position (`followers`)
+    leader      writes its clock time to each BEAT record; the engine records the time of the append
+    follower    reports its clock skew with its position (`followers`)
 
-    this node's clock is off (`pace`), another node's agrees     the clock of the engine is wrong
-    this node's clock is off, no other node's agrees             the clock of this node may be wrong
+    this node's clock is off (`pace`)               conclusion
+    and the clock of another node agrees with it    the engine's clock is wrong
+    but no other clock agrees with it               this node's clock may be wrong
 
-The skew of another node is taken into account for FRESH_MS. If the clock of the engine is wrong, every node
-appears unfit to lead. A wrong clock of the engine has no other effect, because timers and leases use the
-clock of the leader.
+The skew of another node is taken into account for FRESH_MS. If the engine's clock is wrong, every node
+appears unfit to lead. There is no other effect, because timers and leases use the leader's clock.
 
-Weak spot: if the clocks of two nodes are wrong by the same amount, for example because of a wrong time
-server, the clock of the engine is reported as wrong. If the append of a BEAT is delayed, the clock of the
-leader appears slow by the same delay.
+Weak spot: if the clocks of two nodes are wrong by the same amount, for example, because they use the same
+faulty time server, the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock
+appears to be slow by the same amount.
 """
 
 from __future__ import annotations
@@ -35,24 +35,27 @@ log = structlog.get_logger()
 
 
 class ClockComparison:
-    """The clock skews of all nodes relative to the engine's clock; `monotonic` returns the time in ms."""
+    """The clock skews of all nodes relative to the engine's clock. `monotonic` returns the time in ms."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """The last reported clock skew of each node, in ms, and the time at which the report arrived."""
+        """The last reported clock skew, in ms, of each node, and the time at which the report arrived."""
 
     def record_skew(self, node: str, skew_ms: int) -> None:
         """Record the clock skew of another node, in ms."""
         self._told[node] = skew_ms, self._monotonic()
 
     def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the clock skew of the leader if `record` is a BEAT that contains the leader's clock."""
+        """Record the clock skew of the leader if `record` is a BEAT record that contains a clock time."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log each change of the engine's clock between right and wrong until the task is cancelled."""
+        """Log a message whenever the engine's clock goes wrong or becomes correct again.
+
+        The method returns only when the task is cancelled.
+        """
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
@@ -64,7 +67,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if the clocks of several nodes show that the engine's clock is wrong, else ""."""
+        """Return a warning if several nodes' clocks show that the engine's clock is wrong, else ""."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

@@ -1,15 +1,16 @@
-"""The check of the engine's settings, which a leader performs at its takeover and then periodically.
+"""A check of the engine settings, which a leader performs on takeover and then periodically.
 
-    time       at each takeover, then every CHECK_SECONDS, or every TROUBLED_SECONDS after an unsafe setting;
-               also on any node that waits for the engine (`services.cluster.watching.unanswered`)
-    unsafe     new messages are refused with `EngineTrouble`; all other calls continue
-    safe       new messages are accepted
-    no answer  has no effect: failed appends show that the engine is down
+    schedule     The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a
+                 setting is unsafe. It also runs on any node that is waiting for the engine
+                 (`services.cluster.watching.unanswered`).
+    unsafe       New messages are refused with `EngineTrouble`. All other calls continue.
+    safe         New messages are accepted.
+    no answer    The check has no effect, because failed appends show that the engine is down.
 
-An unsafe setting of the engine does not lose stored records at once, but the next power failure may lose
-records. While a setting is unsafe, the leader continues to serve clients, but refuses new messages.
+An unsafe engine setting does not cause an immediate loss of stored records, but the next power failure may.
+As long as a setting is unsafe, the leader continues to serve clients but refuses new messages.
 
-Weak spot: messages that arrive between an unsafe change of a setting and the next check are acknowledged.
+Weak spot: messages that arrive between an unsafe settings change and the next check are acknowledged.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The interval of checks, in seconds, while a setting is unsafe; it is short to detect a fix soon."""
+"""The check interval, in seconds, as long as a setting is unsafe. A short interval detects a fix quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""A callback that refuses new messages with the given error, or accepts new messages again if given None."""
+"""A callback that refuses new messages with the given error, or, if given None, accepts messages again."""
 
 
 class EngineCheck:
-    """The check of one engine; a worker thread calls `trouble`, which queries the settings of the engine."""
+    """The check of an engine. `trouble` queries the engine settings, and is called in a worker thread."""
 
     def __init__(
         self,
@@ -48,13 +49,16 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """The unsafe settings that this node has found as leader, as sentences."""
+        """Sentences that describe the unsafe settings that this node has found as leader."""
         self._stop: Stop | None = None
-        """The callback that refuses new messages, or None while this node does not lead."""
+        """The callback that refuses new messages, or None if this node is not the leader."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine during a block in which this node leads; `broken` receives an unexpected error."""
+        """Check the engine during a block in which this node leads.
+
+        An unexpected error is passed to `broken`.
+        """
         self._stop = stop
         try:
             async with watched(self._watch(), broken):
@@ -71,9 +75,12 @@ class EngineCheck:
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def check_once(self) -> list[str]:
-        """Check the engine once, and return the unsafe settings; on a leader, refuse or accept new messages.
+        """Check the engine once, and return the unsafe settings.
 
-        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked, and then change nothing.
+        On a leader, also start or stop refusing new messages.
+
+        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked. In this case, nothing is
+        changed.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,10 +1,11 @@
-"""The scrub by a leader, which verifies a part of the shared log every LOOK_SECONDS and reports faults.
+"""The scrub on a leader, which verifies a part of the shared log every LOOK_SECONDS and reports faults.
 
-    step       `sharedlog.scrub`, in a worker thread: rows by their numbers, records by their CRC
-    a fault    is logged once; `/readyz`, `cluster status` and a metric show it until a later pass is complete
-    no answer  is logged; the next step resumes at the same record
+    step         A worker thread checks the numbers of rows and the CRCs of records (`sharedlog.scrub`).
+    fault        The fault is logged once, and is reported by `/readyz`, `cluster status` and a metric until
+                 a later pass is complete.
+    no answer    The failure is logged, and the next step resumes at the same record.
 
-Weak spot: a fault is reported up to one full pass after it occurs, and has no other effect.
+Weak spot: a fault may be reported as late as one full pass after it occurs, and has no other effect.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay, in seconds, of the first step after a takeover, in which waiting calls of clients are served."""
+"""The delay, in seconds, of the first step after a takeover. Pending client calls are served first."""
 
 log = structlog.get_logger()
 
 
 class Scrubbing:
-    """The scrub of one shared log; `begin` returns the initial state of a scrub at each takeover."""
+    """The scrub of a shared log. At each takeover, `begin` returns the initial state of a new scrub."""
 
     def __init__(
         self,
@@ -39,24 +40,27 @@ class Scrubbing:
     ) -> None:
         self._begin, self._executor, self._pause = begin, executor, pause
         self._scrub: Scrub | None = None
-        """The state of the scrub, or None while this node does not lead."""
+        """The state of the scrub, or None if this node is not the leader."""
 
     @property
     def faults(self) -> list[str]:
-        """Descriptions of the faults in the shared log that this node has found as leader."""
+        """Descriptions of the shared log faults that this node has found as leader."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return a sentence about each fault of the shared log for the response of `/readyz`."""
+        """Return a sentence about each shared log fault for the response of `/readyz`."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the ages of the passes for JSON, or None if this node does not lead."""
+        """Return the faults and the ages of the passes as a JSON value, or None on a follower."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log during a block in which this node leads; `broken` receives an unexpected error."""
+        """Scrub the log during a block in which this node leads.
+
+        An unexpected error is passed to `broken`.
+        """
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):

@@ -1,16 +1,16 @@
 """A periodic check that the engine still accepts new sessions from this node.
 
-    accepted   the check is repeated after TRY_SECONDS
-    refused    the refusal is reported (log, `/readyz`, `cluster status`, a metric), and the check is repeated
-               after AGAIN_SECONDS
+    accepted    The check is repeated after TRY_SECONDS.
+    refused     The refusal is logged and reported by `/readyz`, `cluster status` and a metric, and the check
+                is repeated after AGAIN_SECONDS.
 
-The engine checks the password of a session only when the session is opened. Nodes with an outdated password
-continue to run until the engine restarts or the network fails, and then all nodes with this password fail at
-once. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
-the same way.
+The engine verifies a password only when a session is opened. Nodes with an outdated password continue to run
+until the engine restarts or the network fails. Then, all nodes with this password fail at the same time. A
+changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in the same
+way.
 
-Cost: one short session of the engine per node every TRY_SECONDS. Each session occupies a worker thread for at
-most about 15 s. Weak spot: a refusal between two checks is not detected.
+Cost: each node opens a short engine session every TRY_SECONDS, which occupies a worker thread for at most
+about 15 s. Weak spot: refusals between two checks are not detected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ log = structlog.get_logger()
 
 
 class SessionTrials:
-    """The session checks of one node; a worker thread calls `attempt`, which opens and closes a session."""
+    """The session checks of a node.
+
+    `attempt` opens and closes a session, and is called in a worker thread.
+    """
 
     def __init__(
         self,
@@ -41,10 +44,10 @@ class SessionTrials:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """The reason why the engine refused the last session, or "" if the engine accepted it."""
+        """The reason why the engine refused the last session, or "" if it accepted the session."""
 
     def sentences(self) -> list[str]:
-        """Return a list with a sentence for `/readyz` if the last session was refused, or an empty list."""
+        """Return a list that contains a sentence for `/readyz` if the last session was refused."""
         if not self.refused:
             return []
         return [
@@ -52,7 +55,7 @@ class SessionTrials:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return the result of the last session check as a dictionary for JSON."""
+        """Return the result of the last session check as a dictionary that can be encoded as JSON."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:

@@ -61,7 +61,7 @@ class WatchedEngine:
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return the time, in ms, for which the oldest pending call has waited, or 0 if no call is pending."""
+        """Return the time, in ms, for which the oldest pending call has waited, or 0 if none is pending."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
