@@ -1,4 +1,4 @@
-"""Client settings for commands, which each node maintains in its store with the addresses of all nodes.
+"""Client settings for commands, which each node maintains in its store and which list all nodes.
 
     STORE/access/tidewheel.toml    The setting `http` lists the addresses of all nodes, beginning with this
                                    node, and the setting `http_ca` refers to nodes.pem.
@@ -6,11 +6,11 @@
 
 Nodes create their own certificates, which are not signed by a certificate authority and are not trusted by
 other machines. Nodes trust the certificates in the shared log (`peers`), and commands trust those in
-`nodes.pem`. The files on different nodes differ only in the order of the nodes. They contain no secrets, so
-an administrator can copy them to other machines. The settings refer to the token file by its path, which
+`nodes.pem`. The files on different nodes differ only in the order of the nodes. The files contain no secrets,
+so an administrator can copy them to other machines. The settings refer to the token file by its path, which
 should be the same on all nodes.
 
-Weak spot: the files of other nodes do not list a follower that has not announced its copy yet.
+Weak spot: a follower that has not announced its copy yet is missing from the files of other nodes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Rewrite both files whenever the known nodes change, until the task is cancelled."""
+    """Rewrite both files whenever the set of known nodes changes, until the task is cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

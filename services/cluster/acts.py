@@ -1,9 +1,9 @@
 """The acts of a follower or candidate, which use the engine and the replica at the request of the election.
 
-Each method performs one act and returns the result for the election, but does not store it. Acts block on the
-engine or the disk, so a node runs them in worker threads. Only one act runs at a time, except that
-`check_copy_and_disk` and `append_complaint` can run concurrently with another act. The simulation calls the
-same methods.
+Each method performs one act and returns the result to be passed to the election, but does not store the
+result. Acts block on the engine or the disk, so a node runs them in worker threads. Only one act runs at a
+time, except that `check_copy_and_disk` and `append_complaint` can run concurrently with another act. The
+simulation uses the same methods.
 
 Until the node becomes the leader, only the acts access the replica. On the leader, the event loop owns the
 replica (`services.cluster.leading.lead`).
@@ -60,7 +60,7 @@ class Clocks(NamedTuple):
 
 
 class Acts:
-    """The acts of the node `me`. During an act, further inputs are passed to the election through `tell`."""
+    """The acts of the node `me`. During an act, further inputs for the election are passed to `tell`."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """This node's identity at the last check. Only the event loop writes this attribute."""
+        """The identity of this node at the last check, written only by the event loop."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None while a copy replaces it. Only the event loop writes this attribute."""
+        """The open replica, or None while a copy replaces it, written only by the event loop."""
 
     def prepare_act(self, act: Act) -> None:
         """Release the replica before an act that replaces it. Call this method only from the event loop."""
@@ -106,7 +106,7 @@ class Acts:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica. A replica must be open."""
+        """The open replica, which must not be None."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 

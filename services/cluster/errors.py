@@ -46,7 +46,7 @@ class LossNotAccepted(TidewheelError):
     def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
         """Create the error.
 
-        `facts` describes the remaining and the missing data as a dictionary that can be encoded as JSON.
+        `facts` is a JSON-serializable dictionary that describes the remaining and the missing data.
         """
         super().__init__(detail)
         self.facts = facts or {}

@@ -4,14 +4,14 @@ A copy contains the accepted history up to a log offset, the accepted end. The f
 (`services.cluster.evidence_file`) contains the accepted end, the chain at that offset, and the last leader
 record that the node has applied. From the evidence, a node can detect that the engine has lost records or was
 restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared log
-past the evidence without finding a contradiction.
+past the evidence and found no contradiction.
 
     state      meaning                                       transition
     OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
     AGREED     no record of the copy is lost in the log      -
 
 Before a node reads further records, `sharedlog.witness` looks up the evidence record in the engine. If the
-record is still missing or replaced after some time, the node halts.
+evidence record remains missing or replaced for some time, the node halts.
 
 Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
@@ -139,8 +139,8 @@ REPLACEMENT_VERDICTS: Final = {
 class FoldProgress(NamedTuple):
     """The end of the history that a fold has read, the chain at this end, and the offset of the next record.
 
-    The field `last` contains the offset and the CRC-32 of the last applied record, or None before the first
-    record.
+    `last` contains the offset and the CRC-32 of the last applied record, or None if no record has been
+    applied.
     """
 
     end: int
@@ -153,8 +153,8 @@ class CopyProof:
     """The evidence for a node's copy, and the state of the comparison between the copy and the shared log.
 
     `claimed` is the evidence in the file, `checkpoint` is the progress at which the fold starts, and `trace`
-    is the result of comparing the evidence with the fold. Evidence from another cluster, for example, from
-    before a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
+    is the result of comparing the evidence with the fold. Evidence that belongs to another cluster, such as
+    the cluster before a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ big-endian:
 
 Rules
 1. The leader and the followers write a slot after each accepted flush and each accepted BEAT record, once the
-   log files contain all bytes up to `end`. These writes are not synced.
+   log files contain all bytes up to `end`. Writes to slots are not synced immediately.
 2. Once per second, the node syncs the log files and then the file `evidence`, which makes the last written
    slot durable.
 3. A durable slot is not overwritten until another slot is durable. All writes between two syncs go to the
@@ -27,16 +27,16 @@ Rules
    process may exist only in memory. A failed sync makes the copy unusable (`services.cluster.replica`), so
    the node reopens it.
 
-If the process is killed, only the flush in progress is lost. A power failure loses the writes since the last
-sync, which cover at most one second plus the duration of a sync. After a power failure, the evidence on disk
-may therefore be outdated. If the operating system wrote the slot to disk before the log, the end in the
-evidence may also be after the last valid record. In this case, the node rewrites the missing bytes from the
-shared log, and `cluster restore` reports them as missing. No accepted record is lost as long as the engine
-still has all accepted records.
+If the process is killed, only the flush in progress is lost. In a power failure, the writes since the last
+sync are lost, which cover at most one second plus the duration of a sync. The evidence on disk may therefore
+be outdated after a power failure. If the operating system wrote the slot to disk before the log, the end in
+the evidence may also be after the last valid record. The node then rewrites the missing bytes from the shared
+log, whereas `cluster restore` reports them as missing. No accepted record is lost as long as the engine still
+has all accepted records.
 
 Cost: each flush requires a 72-byte write, and the node performs two syncs per second. Weak spot: if all slots
-are damaged, the accepted end is unknown. In this case, the node halts (`EvidenceDamaged`), and a restore uses
-all valid records.
+are damaged, the accepted end is unknown. A node without a valid slot halts (`EvidenceDamaged`), and a restore
+uses all valid records.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EvidenceFile:
         self._slot = 0
         """The slot for the next write. The previous slot is durable or is being synced."""
         self._is_unsynced = False
-        """Whether the slot has been written since the last sync. If not, a sync has no effect."""
+        """Whether the slot has been written since the last sync. Otherwise, a sync has no effect."""
         self.written = evidence
         """The last written evidence, or None if the file does not exist yet."""
         if evidence is not None:

@@ -16,8 +16,8 @@ of the new cluster is trimmed as usual.
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
-   before the name is written, the store still belongs to a standalone broker. A shared log without records
-   does not count as a cluster.
+   before the name is written, the store still belongs to a standalone broker. A shared log that contains no
+   records does not count as a cluster.
 2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
    epochs remain unambiguous.
 3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has already
@@ -110,7 +110,7 @@ class RemainingData(NamedTuple):
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the values for the report of a restore as a dictionary that can be encoded as JSON."""
+        """Return the values to report for a restore, as a JSON-serializable dictionary."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,

@@ -10,12 +10,12 @@ list of [first offset, end offset] pairs in ascending order and without overlaps
 number of damaged bytes in keep files.
 
 Rules
-1. Only a restore writes the file, before it creates the new cluster. Every copy of the store contains the
-   file.
+1. Only a restore writes the file `holes`, before it creates the new cluster. Every copy of the store includes
+   the file `holes`.
 2. Damage outside the holes makes the copy unusable.
 3. When a message or a queue entry is read, only a single damaged location is reported, which may be a gap
-   that a hole has left in a queue. The node therefore scans the whole segment before it treats the copy as
-   damaged.
+   that a hole has left in a queue. For this reason, the node scans the whole segment before it treats the
+   copy as damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
 location that a read detects. Weak spot: if a store has holes, the loss of timers and half messages is

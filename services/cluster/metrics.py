@@ -37,7 +37,7 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker of this node while the node is the leader; otherwise, None."""
+        """The broker of this node, or None if this node is not the leader."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
@@ -56,7 +56,7 @@ class ClusterMetrics(Collector):
         return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
-        """Return the additional fields of the node's status as a dictionary that can be encoded as JSON."""
+        """Return the additional fields of the node's status as a JSON-serializable dictionary."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
@@ -69,7 +69,7 @@ class ClusterMetrics(Collector):
     async def progress(self) -> dict[str, Any]:
         """Return the progress of a leader as a JSON value.
 
-        The progress is measured at most once every LOOK_EACH_MS.
+        Progress is measured at most once every LOOK_EACH_MS.
         """
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():
@@ -111,7 +111,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield the metrics of the node's lag, clock, fitness and last takeover."""
+        """Yield metrics for the node's lag, clock, fitness and last takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -151,7 +151,7 @@ class ClusterMetrics(Collector):
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         """Yield the lag of each follower in bytes and in seconds.
 
-        On a follower, the metrics have no samples.
+        On a follower, the follower metrics have no samples.
         """
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",

@@ -10,8 +10,8 @@ Rules
 2. Acts that use the engine or the disk run in worker threads (`services.cluster.acts`). Worker threads own
    the core on a follower, and the event loop owns the core on the leader (`services.cluster.leading.lead`).
 3. The concurrent tasks are checks, BEAT appends, client probes, and the reports of a follower to its leader.
-   Unless a role change is between follower and candidate, the node cancels the concurrent tasks, because
-   their results would be outdated.
+   When the role of the node changes, except between follower and candidate, the node cancels its concurrent
+   tasks, because their results would be outdated.
 4. An act failure that the election does not handle is an internal error, as is any other unexpected exception
    in the node. An internal error ends `run`, and thus the process.
 """
@@ -118,7 +118,7 @@ class ClusterNode:
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Stop following or leading as soon as possible, which ends `run`."""
+        """Stop following or leading as soon as possible. As a result, `run` returns."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
@@ -129,7 +129,7 @@ class ClusterNode:
             return
         try:
             self._take(given, monotonic_ms() if now_ms is None else now_ms)
-        except Exception as bug:  # the callers, which include timers and worker threads, do not handle errors
+        except Exception as bug:  # callers such as timers and worker threads do not handle errors
             self._end_with_bug(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
@@ -144,7 +144,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _observed_state(self) -> tuple[Role, int, str | None]:
-        """Return the role, the epoch and the name of the leader, whose changes other tasks wait for."""
+        """Return the values that other tasks watch for changes: the role, the epoch and the leader's name."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -310,7 +310,7 @@ class ClusterNode:
 
     @property
     def refusal(self) -> str:
-        """The reason why the shared log refuses calls or does not respond, or ""."""
+        """The reason why the shared log refuses calls or does not respond, or "" if it responds normally."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
@@ -341,14 +341,14 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The offset of the next shared log record that is needed by each node with an announced copy."""
+        """The offset of the next shared log record that each node with an announced copy needs."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
         """The HTTP URL of each node, mapped to the certificate of the node in PEM format.
 
-        This node is the first entry. The certificate is "" for a plaintext URL.
+        The mapping begins with this node. The certificate is "" if the URL does not use TLS.
         """
         held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
@@ -396,12 +396,12 @@ _FAILURES_ARE_BUGS: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _assume_reached() -> bool:
-    """Return True, so that clients are assumed to reach this node. This function is a default callback."""
+    """Return True. This default callback assumes that clients can reach this node."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing. This function is a default callback."""
+    """Do nothing, as a default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:

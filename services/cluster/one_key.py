@@ -5,7 +5,7 @@ the key itself. The key id of a node without a key is "". A node whose key diffe
 leader halts before it becomes a candidate.
 
 To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
-the last leader may start with a key that differs from the one in the last EPOCH record.
+the last leader can start with a key that differs from the one in the last EPOCH record.
 """
 
 from __future__ import annotations

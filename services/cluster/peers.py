@@ -7,15 +7,15 @@
                       the shared log, so no certificate authority is involved.
     no certificate    The node is reachable only from its own machine, and its ports use plaintext.
 
-A node announces a renewed certificate within seconds. Until then, other nodes reject the unknown certificate,
-send no data, and retry the connection (`forwarding`). If `--tls-clients` is set, a node also presents its
+A node announces a renewed certificate within seconds. Until the certificate is announced, other nodes reject
+it, send no data, and retry the connection (`forwarding`). If `--tls-clients` is set, a node also presents its
 certificate as a TLS client of the other nodes, so the certificate must be issued by an authority in the file
 that `--tls-clients` specifies.
 
-A network that silently drops packets leaves half-open connections. A connection attempt is therefore
+A network that silently drops packets leaves half-open connections. For this reason, a connection attempt is
 abandoned after `CONNECT_SECONDS`, and an open connection is closed if nothing, not even a TCP
-acknowledgement, is received for `SILENT_SECONDS`. The response of a live node may take as long as the
-caller's timeout.
+acknowledgement, is received for `SILENT_SECONDS`. A live node may take as long to respond as the caller's
+timeout allows.
 
 Cost: each gRPC connection and each HTTP request requires a TLS handshake, and each gRPC call takes about 50
 us of CPU time on each of the two nodes. Weak spot: gRPC also verifies a host name, which the caller takes
@@ -110,7 +110,7 @@ def name_in(certificate: str) -> str:
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return an open connection to the HTTP interface at `url`, which must have the given certificate.
 
-    Responses time out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate,
+    A response times out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate,
     or another OSError if the connection fails. No request is sent before an error is raised.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
@@ -177,7 +177,7 @@ def _context_trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Perform a TLS handshake with this node's own server. Raise `ConfigurationError` if it fails."""
+    """Perform a TLS handshake with this node's own server, or raise `ConfigurationError` if it fails."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)

@@ -14,23 +14,22 @@ Rules
    each accepted flush.
 2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
    taken between flushes and contain only accepted records.
-3. The core of a follower neither appends records nor performs scheduled work. The leader makes these
-   decisions, and the followers apply them as records. Damage or a full disk on a single node does not change
-   the history of the cluster.
+3. The core of a follower neither appends records nor performs scheduled work. The leader decides when records
+   are appended and scheduled work is performed, and followers apply these decisions as records. Damage to a
+   single node or a full disk on it does not change the history of the cluster.
 4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
    record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
    no timer depends on the log before the cut. A node deletes a segment once both of its checkpoints cover the
    segment.
 5. If at least AGAIN_BYTES of log follow the newest checkpoint, a node takes another checkpoint when it has
-   caught up after opening its copy, and at its first check as leader. The additional checkpoint shortens the
-   next start if the node is soon restarted.
+   caught up after opening its copy, and at its first check as leader. This additional checkpoint shortens the
+   next start if the node is restarted soon.
 6. After a disk error, a copy and its core are unusable, and the node reopens the copy. If a copy has lost
    records that exist only on other machines (`StoreDamaged`), it is replaced with the copy of another node
    (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, and uses no more memory than the leader. Weak spot:
-every start rereads from the shared log the records after the newest checkpoint, which can amount to
-`SNAPSHOT_LOG_BYTES_MAX` bytes.
+Cost: a follower writes and applies each record once, and uses no more memory than the leader. Weak spot: on
+every start, the node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of records from the shared log.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ LEASE_MS_MIN: Final = 30_000
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The minimum number of log bytes that justify another checkpoint. A start reads 8 MiB in 0.4 s."""
+"""The minimum number of log bytes that justify another checkpoint. At startup, reading 8 MiB takes 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """The record outcomes that cause an update of the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
@@ -175,13 +174,13 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next record of the shared log, which is stored at `offset` there, to the copy.
+        """Apply the next shared log record, which is stored at `offset` in the shared log, to the copy.
 
         The CRCs and the offsets of all records of a flush are verified before any byte of the flush is
         written.
 
-        Raise `Trimmed` if the record is a GENESIS record whose history continues data that this node does not
-        have. Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy is
+        Raise `Trimmed` if the record is a GENESIS record that continues data that this node does not have.
+        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy is
         unusable after an OSError.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
@@ -220,7 +219,7 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy for leadership after the node has read the whole shared log.
+        """Prepare the copy for a leader after the node has read the whole shared log.
 
         Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy may
         not lead, or OSError if the disk fails. The copy is unusable after an OSError.

@@ -1,4 +1,4 @@
-"""The status of a node, which covers its own state, the leader, the follower lags and all copies."""
+"""The status of a node, which includes its own state, the leader, the follower lags and all copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.cluster.node import ClusterNode, monotonic_ms
 
 
 def status_of(node: ClusterNode) -> dict[str, Any]:
-    """Return the status of a cluster node as a dictionary that can be encoded as JSON."""
+    """Return the status of a cluster node as a JSON-serializable dictionary."""
     election, replica, leader = node.election, node.acts.replica, node.known_leader
     fold, seen = None if replica is None else replica.fold, election.answers.seen
     leads = node.role is Role.LEADING

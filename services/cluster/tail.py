@@ -15,7 +15,7 @@ selects one of these actions:
     cut              Later segments are deleted in reverse order, the segment is truncated at the offset, and
                      its space is reallocated.
 
-The comparison ends after a cut or at the end of the log files.
+The comparison of the tail ends after a cut or at the end of the log files.
 
 Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the tail
 that was last set aside is kept, up to the first damaged record or, during a restore, up to the last valid
@@ -156,7 +156,7 @@ class Tail:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear a segment from `offset` to its end, unless the segment starts at `offset`."""
+        """Clear a segment from `offset` to the end of the segment, unless the segment starts at `offset`."""
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return

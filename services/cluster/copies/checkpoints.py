@@ -56,7 +56,7 @@ class OwnCopy:
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, which makes a check of a discarded copy recognizable as outdated."""
+        """The number of the copy, from which a check of a discarded copy can be recognized as outdated."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return a record that announces the newest checkpoint, or None if no announcement is due.
@@ -106,7 +106,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding that describes this node if it has no copy."""
+        """Return the holding for this node in the case that it has no copy."""
         return Holding(
             next_record,
             http=self._http,
@@ -129,9 +129,7 @@ class OwnCopy:
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read back a checkpoint and the log since the last announcement.
 
-        Raise `StoreDamaged` if either is damaged.
-
-        Return False if newer checkpoints have replaced this one.
+        Raise `StoreDamaged` if either is damaged. Return False if newer checkpoints have replaced this one.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -197,7 +195,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node, without its secret, as a dictionary that can be encoded as JSON."""
+    """Return the holding of each node, without its secret, as a JSON-serializable dictionary."""
     return {
         node: {
             "next_record": one.next_record,

@@ -22,8 +22,8 @@ Rules
 All methods block on the engine, the disk or another node, so they must be called from a worker thread, one at
 a time.
 
-Cost: a copy is read twice and written once. For the costs of announcing and sending a copy, see `checkpoints`
-and `transfer`.
+Cost: a copy is read twice and written once. The costs of announcing and sending a copy are described in
+`checkpoints` and `transfer`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of bytes before the accepted end to compare if the chain of the copy starts after that offset.
+"""The number of bytes to compare before the accepted end if the copy's chain starts after the accepted end.
 """
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
@@ -104,7 +104,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the shared log records that, according to the holdings in `fold`, no node needs."""
+        """Trim the shared log records that no node needs according to the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -195,8 +195,8 @@ class Copying:
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log contains all accepted records that a copy lacks.
 
-        The method reads all records that the copy lacks, because the engine may have lost a record of which
-        only this node still has a copy.
+        The method reads all records that the copy lacks, because the engine may have lost a record that now
+        exists only on this node.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:

@@ -33,7 +33,7 @@ def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
     """Turn a snapshot of a node's store into the store of `node`, and return the offset of the next record.
 
     Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue the
-    snapshot. In this case, the store remains unchanged.
+    snapshot. If an error is raised, the store remains unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

@@ -1,4 +1,4 @@
-"""Transfer of a node's newest checkpoint to another node, which installs it only after it is complete.
+"""Transfer of a node's newest checkpoint to another node, which installs the copy only if it is complete.
 
     GET /api/cluster/copy   returns the files of the node's newest checkpoint, one after another
 
@@ -14,7 +14,7 @@ The stream has these fields:
     16              BLAKE2b checksum, as above
 
 The receiver collects the files in the folder `fetched` until all files are on disk. The files then replace
-the store in steps that can be interrupted at any time by a kill or a power failure:
+the store in steps that tolerate a process kill or a power failure at any time:
 
     files 0, 1, ... --all synced--> fetched/whole --old store deleted--> fetched/moving
         --files renamed one by one--> folder deleted
@@ -28,7 +28,7 @@ the store in steps that can be interrupted at any time by a kill or a power fail
 
 Renames from an earlier attempt may be visible but not yet durable if the process was killed before the folder
 was synced, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs its folder
-to make the renames durable. Before it deletes the marker, the node syncs every folder that contains files of
+to make the renames durable. Before deleting the marker, the node syncs every folder that contains files of
 the copy.
 
 A store never contains a mixture of files from two nodes. Queues and the key index are derived data and are
@@ -298,7 +298,7 @@ def is_moving(disk: Disk) -> bool:
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the log end of a complete pending copy, or -1 if there is no complete pending copy."""
+    """Return the end of the log in a complete pending copy, or -1 if there is no such copy."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
@@ -378,7 +378,7 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes, or raise `CopyRefused` if the stream ends before that."""
+        """Return the next `count` bytes, or raise `CopyRefused` if the stream ends prematurely."""
         found = self._bytes(count)
         self._digest.update(found)
         return found

@@ -12,7 +12,7 @@ Other nodes never depose an unfit leader. An unfit leader hands over its leaders
 has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
 to lead. Unfit followers become candidates later than fit followers (`silence`).
 
-Weak spot: after its clock jumps, a leader delivers messages at wrong times until it hands over.
+Weak spot: after a clock jump, a leader delivers messages at the wrong times until it hands over.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""The time, in ms, after which an unfit leader retries a handover, because the last one may have failed."""
+"""The time, in ms, after which an unfit leader retries a handover that may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The minimum free disk space, in segments, of a fit node. A leader reserves one segment."""
+"""The minimum free disk space of a fit node, in segments, one of which a leader reserves."""
 
 log = structlog.get_logger()
 

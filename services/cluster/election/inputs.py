@@ -32,7 +32,7 @@ def read_progress_of(fold: Fold) -> ReadProgress:
 
 
 class Opened(NamedTuple):
-    """The result of OPEN, with the checkpoint's epoch (or 0), its facts, the position and the replica."""
+    """The result of OPEN: the epoch in the checkpoint (or 0), its facts, the position and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -59,13 +59,19 @@ class Appended(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """The result of CONFIRM, which is None if the EPOCH record has not been read back yet."""
+    """The result of CONFIRM.
+
+    `has_won` is None if the EPOCH record has not been read back yet.
+    """
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """The result of SERVE, with the monotonic start time, in ms, of the last confirmed append."""
+    """The result of SERVE.
+
+    `proven_ms` is the start time, in ms of the monotonic clock, of the last confirmed append.
+    """
 
     proven_ms: int
 
@@ -116,7 +122,7 @@ class Failed(NamedTuple):
     """The failure of an act with one of the errors in FAILURES.
 
     If the shared log is inconsistent, `recovery_advice` contains advice for the operator. `where` is the
-    unreadable record, if any.
+    unreadable record if there is one.
     """
 
     act: Act
@@ -139,7 +145,7 @@ class Tick(NamedTuple):
 
 
 class ProofWanted(NamedTuple):
-    """A request for a proof of leadership, on which a response to a client is waiting."""
+    """A request for a proof of leadership for which a response to a client is waiting."""
 
 
 class SteppedDown(NamedTuple):
@@ -159,7 +165,7 @@ class Move(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An operator command, whose facts are written to the log in a BEAT record.
+    """An operator command whose facts are written to the log in a BEAT record.
 
     Only the node uses `written`.
     """
@@ -183,7 +189,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which each input is accepted. Other inputs are accepted except in HALTED and LEFT."""
+"""The stages in which each input is accepted. Any other input is accepted except in HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),

@@ -1,11 +1,11 @@
-"""The leader according to the shared log, with its EPOCH record, its last sign of life and its departure.
+"""The leader according to the shared log, as determined from EPOCH records, heartbeats and departures.
 
     EPOCH with a newer epoch   The writer is the new leader, and the facts of the record identify it.
     BEAT with `leaves`         There is no leader. The named successor, or any other node, immediately becomes
                                a candidate.
     other live records         The leader is alive. A BEAT may contain a renewed certificate.
 
-This module performs no I/O. All times are passed as arguments and are in ms of a monotonic clock.
+This module performs no I/O. All times are passed as arguments, in ms, and come from a monotonic clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The availability of the shared log as observed by a node, and the log messages about changes in it.
+"""The availability of the shared log as observed by a node, with log messages about its changes.
 
-This module performs no I/O. All times are in ms and are read from a monotonic clock.
+This module performs no I/O. All times are in ms and come from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""The warnings about skipped records. The keys are the fields of `ReadProgress` that count these records."""
+"""The warnings about skipped records, keyed by the field of `ReadProgress` that counts the records."""
 
 
 class LogAnswers:

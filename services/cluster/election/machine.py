@@ -29,9 +29,9 @@ Rules
 3. If the engine does not respond, the node retries its call indefinitely. If the shared log contradicts
    itself, the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends
    past the record (COPYING).
-4. On a request to leave, a node that is waiting exits immediately. Any other node exits at the next
-   transition from or to a stage that does not hold the right to lead. A leader first hands over its
-   leadership, even if its disk has failed.
+4. When asked to leave, a node that is waiting exits immediately. A node that is performing an act exits at
+   the next transition from or to a stage that does not hold the right to lead. A leader hands over its
+   leadership before it exits, even if its disk has failed.
 5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
    complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
 
@@ -81,9 +81,10 @@ _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The election state machine of the node `me`. All times are in ms and are read from one monotonic clock.
+    """The election state machine of the node `me`.
 
-    `draw` returns a new random holder for each EPOCH record.
+    All times are in ms and come from a single monotonic clock. `draw` returns a new random holder for each
+    EPOCH record.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -104,7 +105,7 @@ class Election:
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the leader's core is unusable, which may happen even before the node serves clients."""
+        """Whether the leader's core has become unusable, possibly before the node serves clients."""
         self._failure: Exception | None = None
         """The failure of the copy or the log that a check has detected and that ends the current role."""
         self._where: Unreadable | None = None
@@ -127,7 +128,7 @@ class Election:
         return outputs
 
     def _apply_event(self, event: Event, argument: Any = None) -> None:
-        """Apply the table row for an event. Events without a row are ignored."""
+        """Apply the table row for an event, or ignore the event if it has no row."""
         row = TABLE.get((self.stage, event))
         if row is None:
             return

@@ -1,13 +1,13 @@
 """Detection of two processes with the same node name. The process that is not the leader halts.
 
 An EPOCH record contains the node name and a random value, the holder, which the candidate process generates.
-Once a process has read the whole shared log, any append that has the name of its node but an unknown holder
-comes from another process. The first of these appends may still come from a previous process of the same
-node. There may be many such appends if the engine initially returned an outdated state, as a lagging standby
-does. However, if an append with an unknown holder arrives LIVES_MS after the first one, the other process
-must still be running.
+After a process has read the whole shared log, any append under its own node name with an unknown holder comes
+from another process. The first appends with an unknown holder may still come from a previous process of the
+same node. There may be many of them if the engine initially returned an outdated state, as a lagging standby
+does. If an append with an unknown holder arrives LIVES_MS after the first such append, the other process must
+still be running.
 
-All times are the times at which this node reads records, in ms of a monotonic clock. Weak spot: two processes
+All times are in ms of a monotonic clock, and refer to when this node reads a record. Weak spot: two processes
 with the same name that both follow a third node are detected only when one of them becomes the leader.
 """
 

@@ -42,7 +42,7 @@ OFF_MS: Final = 2_000
 class LagAndSkew:
     """The lag and the clock skew of a node.
 
-    `clock` returns the wall-clock time. Both clocks are in ms.
+    `clock` returns the wall-clock time, and `monotonic` returns the monotonic time, both in ms.
     """
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
@@ -114,7 +114,7 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew as a dictionary that can be encoded as JSON.
+        """Return the lag and the skew as a JSON-serializable dictionary.
 
         Unknown values are None.
         """

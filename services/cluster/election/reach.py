@@ -1,4 +1,4 @@
-"""Detection of a leader that can reach the shared log but not its clients, so that the leader steps down.
+"""Detection of a leader that can reach the shared log but no clients, and that must therefore step down.
 
     clients --call--> follower --forwarded call--> leader   The leader does not respond for UNREACHED_MS.
     follower --complaint about the epoch--> shared log      The follower's holding contains the complaint.
@@ -7,21 +7,21 @@
 
 A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
 timeout. A follower's complaint in the log does not affect the right to lead, and older versions skip it. Only
-the leader itself decides whether to step down, and it probes its own clients first. As a result, a
-partitioned or faulty follower cannot depose a leader that serves clients.
+the leader itself decides whether to step down, and it probes its own clients first. A partitioned or faulty
+follower therefore cannot depose a leader that serves clients.
 
 Rules
-1. A follower complains only as long as it receives client calls. A forwarded call must have failed within the
-   last RECENT_MS.
+1. A follower complains only as long as it receives client calls, that is, only if a forwarded call has failed
+   within the last RECENT_MS.
 2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
    complaint as long as the leader does not respond to calls.
 3. Two nodes that cannot reach each other could pass the leadership back and forth if neither has clients. For
-   this reason, a node that has stepped down because of a complaint ignores further complaints for some time.
-   This pause doubles each time the node steps down because of a complaint, and is reset after CALM_PAUSES
+   this reason, a node that has stepped down because of a complaint ignores further complaints during a pause.
+   The pause doubles each time the node steps down because of a complaint, and is reset after CALM_PAUSES
    pauses without a departure.
 
-All times are in ms and are read from the monotonic clock of one machine. Weak spot: the leader does not take
-HTTP-only clients into account, because they have no connection on which it could probe them.
+All times are in ms and come from the monotonic clock of a single machine. Weak spot: the leader does not take
+HTTP-only clients into account, because it has no connection on which to probe them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The duties of a leader in the election, which are BEAT appends, periodic checks and the handover.
+"""The duties of a leader in the election, which include BEAT appends, periodic checks and the handover.
 
     condition                                 action
     an answer requires a proof of leadership  append a BEAT immediately (`services.live.durability`)
@@ -10,7 +10,7 @@
     a node complains; no client responds      hand over the leadership to that node (`reach`)
 
 At most one BEAT append and one check are in progress at a time. This module performs no I/O. All times are in
-ms and are read from a monotonic clock.
+ms and come from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LeaderDuties:
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Start leading after an EPOCH record, whose append started at `proven_ms`, has been confirmed."""
+        """Start leading after the confirmation of an EPOCH record whose append started at `proven_ms`."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -79,7 +79,7 @@ class LeaderDuties:
         self._is_beating, self._is_proof_wanted = True, False
         self._put(Act.BEAT, self._orders.popleft() if self._orders else Order(news))
 
-    # Periodic checks, which a follower performs too.
+    # Periodic checks, which followers also perform.
 
     def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
         """Start a check if one is due and no other check is in progress."""

@@ -1,4 +1,4 @@
-"""The time at which a follower becomes a candidate, based on how long the leader has been silent in the log.
+"""The time at which a follower becomes a candidate, based on how long the leader has been silent.
 
     silence             A node becomes a candidate if no record is accepted for SILENCE_MS plus RANK_MS times
                         the node's rank by name. Time in which the engine does not respond is not counted.
@@ -9,11 +9,11 @@
                         attempt up to PAUSE_MAX_MS. Otherwise, two nodes could depose each other indefinitely.
                         A candidate that lost to another candidate, or was named successor, does not wait.
 
-A leader that still writes to the shared log is never deposed. Nodes do not probe each other, so two nodes
-that cannot reach each other nevertheless agree on the leader if both can reach the engine.
+A leader that still writes to the shared log is never deposed. Nodes do not probe each other. Two nodes that
+cannot reach each other agree on the leader if both can reach the engine.
 
-All times are the times at which this node reads records, in ms of its monotonic clock. Clocks of different
-machines are not compared.
+All times are in ms of this node's monotonic clock, and refer to when this node reads a record. Clocks of
+different machines are never compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAUSE_MAX_MS: Final = 60_000
 
 
 class CandidacyTimer:
-    """The candidacy timer of a node, based on the leader's last sign of life and the node's own attempts."""
+    """The candidacy timer of a node, based on the leader's last record and the node's own attempts."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -41,9 +41,8 @@ class CandidacyTimer:
     def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
         """Record an accepted record of the leader.
 
-        If `leaves` is true, the record announces that the leader steps down.
-
-        If `is_named` is true, the leader has named this node as its successor.
+        If `leaves` is true, the record announces that the leader steps down. If `is_named` is true, the
+        leader has named this node as its successor.
         """
         self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
         if leaves:
@@ -54,7 +53,7 @@ class CandidacyTimer:
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:
-        """Record that this node becomes a candidate. If its previous attempt failed, double the pause."""
+        """Record that this node becomes a candidate, and double the pause if its previous attempt failed."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms

@@ -1,5 +1,4 @@
-"""The transition table of the election, which contains the next stage for each event and the act of that
-stage.
+"""The transition table of the election, which lists the next stage for each event and the act of that stage.
 
 For an overview and for the conditions under which an input causes an event, see the module `machine`.
 """
@@ -76,11 +75,11 @@ SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.
 LOOK_SECONDS: Final = 1.0
 """The interval, in seconds, at which every node checks its copy and a leader trims the shared log."""
 EPOCH_SECONDS: Final = 3.0
-"""The maximum time, in seconds, for a candidate to read back its EPOCH."""
+"""The maximum time, in seconds, for a candidate to read back its EPOCH record."""
 
 
 class Row(NamedTuple):
-    """A row of the table: the next stage, the act of this stage, and the reason for a WAIT."""
+    """A table row, which consists of the next stage, the act of that stage, and the reason for a WAIT."""
 
     stage: Stage
     act: Act
@@ -117,7 +116,7 @@ ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""The role of a node in each stage. A node that has left keeps its last role."""
+"""The role of a node in each stage. A node that has left retains its last role."""
 _OPEN: Final = Row(Stage.OPENING, Act.OPEN)
 _READ: Final = Row(Stage.READING, Act.READ)
 _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)

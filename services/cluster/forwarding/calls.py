@@ -3,25 +3,25 @@
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
     unary, receive    The node retries the call with each new leader until a leader answers or the caller's
-                      deadline is near (RETRY_MARGIN_SECONDS), and then returns UNAVAILABLE. It also returns
-                      UNAVAILABLE for a write that a leader refuses after a previous leader may have
-                      executed it (WRITES).
+                      deadline is near (RETRY_MARGIN_SECONDS), and then returns UNAVAILABLE. A write also
+                      fails with UNAVAILABLE if a leader refuses it after a previous leader may have executed
+                      it (WRITES).
     Telemetry         Each client stream has a separate stream to the leader. After a leader change, the node
                       opens a new stream, which begins with the stored client state (`presence`).
 
 Rules
 1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track
    client state.
-2. A node never forwards a call that has already been forwarded (FORWARDED). If each of two nodes takes the
-   other for the leader, the node that receives the forwarded call returns UNAVAILABLE, and the node that
-   forwarded the call tries again.
+2. A node never forwards a call that has already been forwarded (FORWARDED). If two nodes each consider the
+   other to be the leader, the node that receives a forwarded call returns UNAVAILABLE, and the forwarding
+   node retries the call.
 3. A call is retried only if no leader has answered it. The broker recognizes a duplicate message by its id
    and content, and stores the message only once (`services.broker.repeats`). A leader's refusal means only
    that the refused attempt had no effect. An earlier attempt may still be queued at a previous leader, and a
    leader looks up the results of previous leaders only for sends. If a leader refuses a retried write, the
-   node therefore reports to the client that the outcome is unknown.
+   node reports to the client that the outcome is unknown.
 4. Even on the leader, Telemetry and SyncLiteSubscription calls from the node's own clients are handled by
-   this module (`switch`), which passes them to the node's broker, `local`. As a result, client streams stay
+   this module (`switch`), which passes them to the node's broker, `local`. Client streams therefore remain
    open when the node steps down.
 5. When the leader ends a stream, the node ends the corresponding client stream. A leader that steps down ends
    the streams from other nodes with UNAVAILABLE, and those nodes reconnect their client streams to the next
@@ -74,7 +74,7 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field that marks a call as forwarded. Its value is the epoch of the called leader."""
+"""The header field that marks a call as forwarded and contains the epoch of the called leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
@@ -132,7 +132,7 @@ class LeaderChanged(Exception):
 class Attempt:
     """An attempt to forward a call to the leader of an epoch.
 
-    `local` is the broker of this node if this node answers the call itself; otherwise, `local` is None.
+    `local` is the broker of this node, or None if the call is forwarded to another node.
     """
 
     channel: grpc.aio.Channel
@@ -199,7 +199,7 @@ class Forwarding:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node while the node is the leader; otherwise, None."""
+        """The broker of this node, or None if this node is not the leader."""
 
     def lead(self, serving: Serving) -> None:
         """Start passing calls to this node's broker, and close idle channels to other nodes."""
@@ -431,8 +431,8 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # Break the reference cycle of exception, frame and task, because the task keeps the call alive.
-            # As long as a call exists, gRPC reconnects the closed channel of the call.
+            # Break the reference cycle between the exception, the frame and the task, which keeps the call
+            # alive. As long as a call exists, gRPC reconnects the closed channel of the call.
             del calling
 
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
@@ -499,7 +499,7 @@ def _require_done(reply: bytes) -> None:
 
 
 async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
-    """Return the leader's reply to a SyncLiteSubscription call. The leader may be this node."""
+    """Return the reply of the leader, which may be this node, to a SyncLiteSubscription call."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -535,7 +535,7 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried, which requires that no leader has refused it."""
+    """Return whether a failed call may be retried, which is the case only if no leader has refused it."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 

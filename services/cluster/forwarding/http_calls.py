@@ -1,4 +1,4 @@
-"""The HTTP interface of a node, which serves the status and the copy of the node and forwards other requests.
+"""The HTTP interface of a node, which serves the node's status and copy, and forwards all other requests.
 
     /livez /readyz /metrics      answered by this node (by its broker while the node leads)
     GET /api/cluster             answered by this node
@@ -12,20 +12,21 @@
     other paths                  forwarded to the leader once; the response is returned unchanged
     no leader, or no response    answered with status 503 and an error message
 
-The last three POST requests are executed by the leader, and are forwarded by other nodes.
+The leader executes the requests `move`, `forget` and `set-version`, and other nodes forward them to the
+leader.
 
 A GET or HEAD request is retried with the next leader if the leader fails or is replaced before it responds.
 If the caller disconnects, the node cancels the forwarded request.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are in use, the node refuses further requests. A follower can therefore forward only a few HTTP long polls at
-a time, whereas it can forward many gRPC long polls (`calls.py`).
+are in use, the node refuses further requests. A follower can forward only a few HTTP long polls at a time,
+but many gRPC long polls (`calls.py`).
 
-Requests that the node itself answers pass through the same gate as requests to the HTTP interface of a broker
+Requests that the node answers itself pass through the same gate as requests to a broker's HTTP interface
 (`services.ops.gate`). The gate uses the users and tokens in the node's copy, which may briefly lag behind the
 leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log. For a
-forwarded request, the gate checks the host and the origin, which refer to this node, but not the token. The
-path is forwarded byte for byte, because decoding could change its meaning. A forwarded request carries the
+forwarded request, the gate checks the host and the origin, which refer to this node, but not the token. Paths
+are forwarded byte for byte, because decoding a path could change its meaning. A forwarded request carries the
 token of the caller rather than a token of the node, so the leader authorizes it like a direct request.
 """
 
@@ -97,7 +98,7 @@ _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """An HTTP request in the form in which it is forwarded."""
+    """An HTTP request to be forwarded to the leader."""
 
     method: str
     target: str
@@ -127,7 +128,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The HTTP application of the broker while this node is the leader; otherwise, None."""
+        """The HTTP application of the broker, or None if this node is not the leader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as an ASGI application."""
@@ -151,7 +152,7 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request that has passed the gate and that this node answers itself."""
+        """Answer a request that has passed the gate and is not forwarded."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -352,9 +353,9 @@ class ClusterHttp:
     ) -> Response:
         """Return a leader's response, or raise OSError if another node becomes the leader first.
 
-        Without this check, a request to a paused leader process would wait, because its connections remain
-        open. A former leader may still respond within LAST_WORD_SECONDS, for example, to the command that
-        transferred the leadership.
+        The check for a new leader is necessary because the connections of a paused leader process remain
+        open. A former leader has LAST_WORD_SECONDS to respond, for example, to the command that transferred
+        the leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -380,7 +381,7 @@ class Chunks:
     """An asynchronous reader for a generator that runs in worker threads, one step at a time.
 
     If the peer disconnects, the coroutine that is waiting for a step is cancelled, but the worker thread
-    completes the step. `aclose` therefore waits for the current step before it closes the generator.
+    completes the step. `aclose` waits for the current step to complete before it closes the generator.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -457,14 +458,14 @@ def connection_failure_text(leader: Member, error: OSError) -> str:
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection so that a thread that is waiting for the response returns."""
+    """Shut down a connection to unblock a thread that is waiting for the response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request in the form in which it is forwarded, with the path as encoded by the caller."""
+    """Return the request to forward to the leader, with the path exactly as the caller encoded it."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:

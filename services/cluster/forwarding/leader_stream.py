@@ -4,7 +4,7 @@
                                            --> `LeaderStream` reports the leader's status
 
 A leader that steps down ends the stream with UNAVAILABLE, and the client stream is then reconnected to the
-next leader. The status INTERNAL, by contrast, would end the client stream and cause the node to drop the
+next leader. If the node received the status INTERNAL instead, it would end the client stream and drop the
 client state. gRPC for asyncio may report its own status before or after the status of the leader
 (github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
 
@@ -89,7 +89,7 @@ def is_write_failure(word: CallStatus) -> bool:
 
 
 def result_without_waiting(asked: Any) -> Any:
-    """Return the result of a coroutine that does not wait, such as `code()` of a completed call."""
+    """Return the result of a coroutine that never waits, such as `code()` of a completed call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -2,8 +2,8 @@
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues any
 further calls. A send that is queued behind the long polls and Telemetry streams of many clients could wait
-indefinitely, because those rarely end. To avoid such queues, the pool opens another channel when all channels
-to a node have `CALLS_MAX` open calls.
+indefinitely, because long polls and streams rarely end. To avoid such queues, the pool opens another channel
+when all channels to a node have `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time, in ms, before a keepalive ping. It is slightly above the minimum that a broker accepts."""
+"""The idle time, in ms, before a keepalive ping, slightly above the minimum that a broker accepts."""
 SILENT_MS: Final = 3_000
 """The maximum time, in ms, to wait for the reply to a ping or the acknowledgement of sent data."""
 OPTIONS: Final = [
@@ -67,7 +67,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel that the block can use for one call."""
+        """Yield a channel for a single call within the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)

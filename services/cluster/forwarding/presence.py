@@ -8,9 +8,9 @@ Rules
 1. A client is present as long as it has an open Telemetry stream at a node, which may be the leader or a
    follower. The node drops the state of a client when its last stream ends, so it never reports disconnected
    clients.
-2. The node resends the last settings that a client sent on the stream. It does not resend a client's
-   responses to commands, because the leader that sent the commands has been replaced, and a new command may
-   have the same nonce.
+2. The node resends the last settings that a client sent on the stream. A client's responses to commands are
+   not resent, because the leader that sent the commands has been replaced, and a new command may have the
+   same nonce.
 3. The node also declares the topics to which the client has sent messages, because the Python client does not
    declare topics, and only declared producers of a topic receive check-backs. The node sends the original
    settings after the extended ones, so the leader retains the original settings.
@@ -58,10 +58,10 @@ TOPICS_MAX: Final = 64
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""The approximate memory overhead of a lite topic, in bytes, excluding its name."""
+"""The approximate memory overhead of a lite topic, in bytes, not including its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The protobuf tag of field 1 with the wire type for messages."""
+"""The protobuf tag for field 1 with the wire type of a message."""
 
 
 class ClientState:
@@ -74,9 +74,9 @@ class ClientState:
         self.topics: dict[bytes, None] = {}
         """The topics to which the client has sent messages, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
-        """The lite topics of the client, by user, group and topic."""
+        """The client's lite topics, keyed by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that makes this node and the leader apply subscriptions in the same order."""
+        """The lock that ensures that this node and the leader apply subscriptions in the same order."""
 
 
 class Presence:

@@ -1,7 +1,7 @@
 """Signed statements in which a node declares the origin and the arrival time of forwarded calls.
 
-A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`).
-However, a Telemetry stream may be open for days, and the node reopens it at each new leader with the client's
+A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
+Telemetry stream may be open for days, and the node reopens the stream at each new leader with the client's
 original signature. To extend the validity of the signature, the node adds a statement that the client is
 still connected. The statement contains the arrival time of the call and the current time, and is signed with
 the cluster key. The leader compares the date in the client's signature with the arrival time, and rejects
@@ -12,9 +12,9 @@ eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted net
 (`services.cluster.peers`).
 
 With each call, a node also sends the client's address and connection in the header field ORIGIN, which the
-leader uses to count clients (`services.rpc.clients.client_room`). This field is signed with the cluster key
-or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing or invalid,
-the leader attributes the call to the connection on which it arrives.
+leader uses to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the cluster
+key or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing or
+invalid, the leader attributes the call to the connection on which it arrives.
 """
 
 from __future__ import annotations

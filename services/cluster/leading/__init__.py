@@ -1,1 +1,1 @@
-"""The leadership of a node, which covers its core, its followers and operator commands."""
+"""The leadership of a node, including its core, its followers and operator commands."""

@@ -1,4 +1,4 @@
-"""The lag of each follower and its fitness to lead, which the leader derives from the reports of followers.
+"""The lag and the fitness to lead of each follower, which the leader derives from the follower's reports.
 
     follower --every TELL_SECONDS: its name, the end of its applied log, the reason if it is unfit--> leader
 
@@ -12,7 +12,7 @@ the newest EPOCH record, so a former leader rejects it.
 
 Rules
 1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
-   announced copy, and its lag in ms is the time since the leader was elected. Its lag is therefore never
+   announced copy, and its lag in ms is the time since the leader was elected. The lag of such a node is never
    shown as zero ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader
@@ -39,7 +39,7 @@ from sharedlog.holdings import Holding
 TELL_SECONDS: Final = 1.0
 """The interval, in seconds, between two reports from a follower."""
 FRESH_MS: Final = 3_000
-"""The maximum age, in ms, of a report for its sender to be considered running."""
+"""The maximum age, in ms, of the last report of a follower that is considered to be running."""
 MARK_MS: Final = 100
 """The minimum interval, in ms, between two recorded ends of the leader's log."""
 MARKS_MAX: Final = 36_000
@@ -123,7 +123,7 @@ class Followers:
         return {node: one.end for node, one in self._told.items() if one.heard_ms >= since_ms}
 
     def view(self, held: Mapping[str, Holding], besides: str) -> dict[str, dict[str, Any]]:
-        """Return the lag of each node in `held`, except `besides`, in a form that can be encoded as JSON."""
+        """Return the lag of each node in `held`, except `besides`, as a JSON-serializable dictionary."""
         now_ms, found = self._clock(), {}
         for node, holding in held.items():
             if node == besides:

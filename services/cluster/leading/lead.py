@@ -51,20 +51,20 @@ class Leading(Protocol):
 
     @property
     def answers(self) -> Answers:
-        """The pending answers to clients, which are sent when their records are durable."""
+        """The pending answers to clients, which are sent when the corresponding records are durable."""
 
     def fail(self, error: OSError) -> None:
         """Release the core after an append that was not accepted."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core for the duration of a block, and calls its second argument to release it."""
+"""A function that serves a core for the duration of a block and calls its second argument on release."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
 
 class LeadCallbacks(NamedTuple):
-    """The callbacks for a released core, a requested proof of leadership, and a failed core."""
+    """The callbacks for the release of the core, a request for a proof of leadership, and a core failure."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -190,7 +190,7 @@ class Lead:
     async def end(self) -> Ended:
         """Stop serving clients.
 
-        If the core has raised an unexpected error, re-raise this error. Raise OSError if the disk fails.
+        If the core has failed with an unexpected error, re-raise that error. Raise OSError if the disk fails.
         """
         self._is_over = True
         try:
@@ -212,7 +212,7 @@ class Lead:
     # Followers.
 
     def lags(self) -> dict[str, dict[str, Any]]:
-        """Return the lag of each follower as a dictionary that can be encoded as JSON."""
+        """Return the lag of each follower as a JSON-serializable dictionary."""
         self._followers.record_end(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 

@@ -12,14 +12,14 @@
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. It withholds answers only after its own check has confirmed the damage,
-   so a node with a bad disk does not stop the cluster.
+1. The leader checks each report once. The leader withholds answers only after its own check has confirmed the
+   damage, so a node with a bad disk does not stop the cluster.
 2. In the state HELD, new records are stored only on the leader, and in the engine after a record that no
-   other node can read. The leader sends no acknowledgements in this state, because these records would be
-   lost together with the leader.
+   other node can read. The leader sends no acknowledgements in this state, because the new records would be
+   lost if the leader failed.
 3. A node is considered to have the records after a damaged record once it has announced a checkpoint past
-   that record. The same applies as long as the log end that the node reports is not lower than the leader's
-   log end at the time the fault was found.
+   that record. A node is also considered to have these records as long as the log end that it reports is not
+   lower than the leader's log end at the time the fault was found.
 4. After fetching another node's copy, a node announces its holding again without the report of the unreadable
    record.
 
@@ -54,7 +54,7 @@ _THEN: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """A report that a node cannot read a record."""
+    """A report that a node is unable to read a record."""
 
     node: str
     where: Unreadable

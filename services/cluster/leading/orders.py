@@ -77,9 +77,8 @@ async def forget_node(node: ClusterNode, gone: str) -> None:
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize a version, and return it.
 
-    The default for `wanted` is the highest version that all nodes support.
-
-    Raise `OrderRefused` if this node is not the leader, or if some node does not support the version.
+    `wanted` defaults to the highest version that all nodes support. Raise `OrderRefused` if this node is not
+    the leader, or if some node does not support the version.
     """
     fold = _require_lead(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}

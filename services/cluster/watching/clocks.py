@@ -8,11 +8,12 @@
     but no other clock agrees with it               this node's clock may be wrong
 
 The skew of another node is taken into account for FRESH_MS. If the engine's clock is wrong, every node
-appears unfit to lead. There is no other effect, because timers and leases use the leader's clock.
+appears unfit to lead. A wrong engine clock has no other effect, because timers and leases use the leader's
+clock.
 
-Weak spot: if the clocks of two nodes are wrong by the same amount, for example, because they use the same
-faulty time server, the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock
-appears to be slow by the same amount.
+Weak spot: if the clocks of two nodes are wrong by the same amount, for example, because of a faulty time
+server, the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be
+slow by the same amount.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ClockComparison:
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Log a message whenever the engine's clock goes wrong or becomes correct again.
 
-        The method returns only when the task is cancelled.
+        This method runs until the task is cancelled.
         """
         was_off = False
         while True:

@@ -7,8 +7,8 @@
     safe         New messages are accepted.
     no answer    The check has no effect, because failed appends show that the engine is down.
 
-An unsafe engine setting does not cause an immediate loss of stored records, but the next power failure may.
-As long as a setting is unsafe, the leader continues to serve clients but refuses new messages.
+With an unsafe engine setting, stored records are not lost immediately, but the next power failure may lose
+records. As long as a setting is unsafe, the leader continues to serve clients but refuses new messages.
 
 Weak spot: messages that arrive between an unsafe settings change and the next check are acknowledged.
 """
@@ -29,7 +29,7 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The check interval, in seconds, as long as a setting is unsafe. A short interval detects a fix quickly."""
+"""The check interval, in seconds, as long as a setting is unsafe. A short interval detects fixes quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ Stop = Callable[[EngineTrouble | None], None]
 
 
 class EngineCheck:
-    """The check of an engine. `trouble` queries the engine settings, and is called in a worker thread."""
+    """The check of an engine. `trouble`, which queries the engine settings, is called in a worker thread."""
 
     def __init__(
         self,
@@ -77,10 +77,8 @@ class EngineCheck:
     async def check_once(self) -> list[str]:
         """Check the engine once, and return the unsafe settings.
 
-        On a leader, also start or stop refusing new messages.
-
-        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked. In this case, nothing is
-        changed.
+        On a leader, also start or stop refusing new messages. Raise `Unknown`, `Refused` or `Halted`, without
+        changing anything, if the engine cannot be checked.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

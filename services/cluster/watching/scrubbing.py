@@ -24,7 +24,7 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay, in seconds, of the first step after a takeover. Pending client calls are served first."""
+"""The delay, in seconds, before the first step after a takeover, so that pending calls are served first."""
 
 log = structlog.get_logger()
 

@@ -5,9 +5,8 @@
                 is repeated after AGAIN_SECONDS.
 
 The engine verifies a password only when a session is opened. Nodes with an outdated password continue to run
-until the engine restarts or the network fails. Then, all nodes with this password fail at the same time. A
-changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in the same
-way.
+until the engine restarts or the network fails, and then all fail at the same time. A changed rule in
+pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in the same way.
 
 Cost: each node opens a short engine session every TRY_SECONDS, which occupies a worker thread for at most
 about 15 s. Weak spot: refusals between two checks are not detected.
@@ -33,7 +32,7 @@ log = structlog.get_logger()
 class SessionTrials:
     """The session checks of a node.
 
-    `attempt` opens and closes a session, and is called in a worker thread.
+    `attempt`, which opens and closes a session, is called in a worker thread.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class SessionTrials:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return the result of the last session check as a dictionary that can be encoded as JSON."""
+        """Return the result of the last session check as a JSON-serializable dictionary."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:

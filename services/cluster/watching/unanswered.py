@@ -8,10 +8,10 @@
 As long as PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates,
 and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
 for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting call,
-whose result is used as usual.
+whose result is processed as usual.
 
-Weak spot: a call that fails immediately is not diagnosed. Instead, its error is logged, and the call is
-retried.
+Weak spot: a call that fails immediately is not diagnosed. The error of a failed call is logged, and the call
+is retried.
 """
 
 from __future__ import annotations
