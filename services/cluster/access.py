@@ -1,8 +1,8 @@
 """Client settings for commands, which each node maintains in its store and which list all nodes.
 
-    STORE/access/tidewheel.toml    The setting `http` lists the addresses of all nodes, beginning with this
-                                   node, and the setting `http_ca` refers to nodes.pem.
-    STORE/access/nodes.pem         The certificates of these nodes, as announced in the shared log.
+In the file `STORE/access/tidewheel.toml`, the setting `http` lists the addresses of all nodes, beginning with
+this node, and the setting `http_ca` refers to the file `nodes.pem`. The file `STORE/access/nodes.pem`
+contains the certificates of these nodes, as announced in the shared log.
 
 Nodes create their own certificates, which are not signed by a certificate authority and are not trusted by
 other machines. Nodes trust the certificates in the shared log (`peers`), and commands trust those in

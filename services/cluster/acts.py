@@ -1,9 +1,9 @@
 """The acts of a follower or candidate, which use the engine and the replica at the request of the election.
 
-Each method performs one act and returns the result to be passed to the election, but does not store the
-result. Acts block on the engine or the disk, so a node runs them in worker threads. Only one act runs at a
-time, except that `check_copy_and_disk` and `append_complaint` can run concurrently with another act. The
-simulation uses the same methods.
+Each method performs one act and returns the result for the election without storing it. Acts block on the
+engine or the disk, so a node runs them in worker threads. Only one act runs at a time, except that
+`check_copy_and_disk` and `append_complaint` can run concurrently with another act. The simulation uses the
+same methods.
 
 Until the node becomes the leader, only the acts access the replica. On the leader, the event loop owns the
 replica (`services.cluster.leading.lead`).

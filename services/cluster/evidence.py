@@ -2,9 +2,9 @@
 
 A copy contains the accepted history up to a log offset, the accepted end. The file `evidence`
 (`services.cluster.evidence_file`) contains the accepted end, the chain at that offset, and the last leader
-record that the node has applied. From the evidence, a node can detect that the engine has lost records or was
-restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared log
-past the evidence and found no contradiction.
+record that the node has applied. The evidence enables a node to detect that the engine has lost records or
+was restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared
+log past the evidence and found no contradiction.
 
     state      meaning                                       transition
     OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A phrase that describes the position of the evidence for use in a sentence."""
+        """A phrase that describes the position of the evidence, for use in error messages."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 

@@ -1,18 +1,18 @@
 """Creation of a cluster from the store of a standalone broker or of a node whose cluster was lost.
 
-    store --log end--> GENESIS record with this offset --appended to the shared log--> store of a node
+    log end of the store    --> GENESIS record in the shared log
+    store                   --> store of the first node
 
 The GENESIS record contains the log offset at which the history continues. Only the store of the first node
 contains the earlier data, so every other node must first copy that store (`copies.transfer`). The shared log
 of the new cluster is trimmed as usual.
 
-    create --from    Uses the whole store of a standalone broker.
-    restore          Uses the store of a node: all valid records up to the end of its evidence, or all valid
-                     records if the evidence is damaged or missing (`RemainingData`). Damaged records, and
-                     records that the cluster accepted later, are lost. To confirm the loss, the operator must
-                     repeat the offset and the number of damaged bytes from the error message
-                     (`LossNotAccepted`). The damaged bytes remain on disk (`holes`). Valid bytes after the
-                     offset are set aside (`tail`).
+The command `create --from` uses the whole store of a standalone broker. The command `restore` uses the store
+of a node, with all valid records up to the end of its evidence, or with all valid records if the evidence is
+damaged or missing (`RemainingData`). Damaged records, and records that the cluster accepted later, are lost.
+To confirm the loss, the operator must pass the offset and the number of damaged bytes that the error message
+states (`LossNotAccepted`). The damaged bytes remain on disk (`holes`), and valid bytes after the offset are
+set aside (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
@@ -106,7 +106,7 @@ class RemainingData(NamedTuple):
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of restored bytes that the cluster cannot be proven to have accepted."""
+        """The number of restored bytes for which there is no proof that the cluster accepted them."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:

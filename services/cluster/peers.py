@@ -1,11 +1,10 @@
 """Connections between nodes, which use TLS with a pinned certificate if the other node offers TLS.
 
-    server            The node announces its certificate in the shared log, in PEM format and without the rest
-                      of its chain. The leader announces it in EPOCH and BEAT records, and nodes that provide
-                      copies announce it in CHECKPOINT records.
-    client            The node trusts exactly that certificate, regardless of its issuer. Nodes already trust
-                      the shared log, so no certificate authority is involved.
-    no certificate    The node is reachable only from its own machine, and its ports use plaintext.
+A node announces its certificate in the shared log, in PEM format and without the rest of the chain. The
+leader announces its certificate in EPOCH and BEAT records, and nodes that provide copies announce theirs in
+CHECKPOINT records. A node that connects to another node trusts exactly the announced certificate, regardless
+of its issuer. Nodes already trust the shared log, so no certificate authority is involved. A node without a
+certificate is reachable only from its own machine, and its ports use plaintext.
 
 A node announces a renewed certificate within seconds. Until the certificate is announced, other nodes reject
 it, send no data, and retry the connection (`forwarding`). If `--tls-clients` is set, a node also presents its

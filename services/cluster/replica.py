@@ -1,9 +1,9 @@
 """A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
 
-    open    The node returns to its newest checkpoint and recovers the core from it.
-    take    Each record of the shared log is applied to the fold. The bytes of an accepted flush are written
-            to the log files, and the records of the flush are applied to the core.
-    lead    The core writes to the shared log, and the sink applies the node's own records to the copy.
+When a copy is opened, the node returns to its newest checkpoint and recovers the core from the checkpoint. On
+a follower, each record of the shared log is applied to the fold. The bytes of an accepted flush are written
+to the log files, and the records of the flush are applied to the core. On the leader, the core writes to the
+shared log, and the sink applies the node's own records to the copy.
 
 Rules
 1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. A record
@@ -15,8 +15,8 @@ Rules
 2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
    taken between flushes and contain only accepted records.
 3. The core of a follower neither appends records nor performs scheduled work. The leader decides when records
-   are appended and scheduled work is performed, and followers apply these decisions as records. Damage to a
-   single node or a full disk on it does not change the history of the cluster.
+   are appended and scheduled work is performed, and followers apply these decisions as records. Damage or a
+   full disk on one node does not affect the history of the cluster.
 4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
    record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
    no timer depends on the log before the cut. A node deletes a segment once both of its checkpoints cover the

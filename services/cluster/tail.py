@@ -4,18 +4,17 @@
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
         ^ each flush from the shared log is compared with the bytes at its offset and then written there
 
-The shared log confirms or replaces the tail. This module compares the bytes, and `services.cluster.evidence`
-selects one of these actions:
+The shared log confirms or replaces the tail. This module compares each accepted flush with the tail, and
+`services.cluster.evidence` selects the action:
 
-    advance, write   The flush is written at its offset. Identical bytes are overwritten too, because they may
-                     exist only in memory. Zeros that close a segment are also written.
-    set aside        The valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, are copied to the
-                     file `aside/<20 digits of the offset>`, which is synced. The previous file is deleted.
-                     The tail is then cut.
-    cut              Later segments are deleted in reverse order, the segment is truncated at the offset, and
-                     its space is reallocated.
+    advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
+    set aside        copy the valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, to the file
+                     `aside/<20 digits of the offset>`, sync it, delete the previous file, and cut the tail
+    cut              delete later segments in reverse order, truncate the segment at the offset, and
+                     reallocate its space
 
-The comparison of the tail ends after a cut or at the end of the log files.
+Bytes on disk that are identical to those of a flush are overwritten as well, because they may exist only in
+memory. The comparison of the tail ends after a cut or at the end of the log files.
 
 Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the tail
 that was last set aside is kept, up to the first damaged record or, during a restore, up to the last valid

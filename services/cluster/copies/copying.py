@@ -1,14 +1,13 @@
 """Announcing a node's own copy, trimming the shared log, and fetching the copy of another node.
 
-    announce  After reading back a checkpoint (`checkpoints`), the node appends a CHECKPOINT or HOLD record
-              to the shared log.
-    trim      When all nodes have the records before an offset, the leader trims these records.
-    fetch     The node appends a HOLD record, which prevents later trims, and fetches a complete copy from
-              another node (`transfer`). If a record cannot be read, the copy must extend past that record
-              (`log_damage`). If no node provides a copy and the shared log is complete, the node clears its
-              disk and reads the log from the beginning.
-    open      When a fetched copy is opened, the node verifies the whole copy once, because data that was
-              damaged on the sender's disk has valid transfer checksums.
+After reading back a checkpoint, the node announces its copy with a CHECKPOINT or HOLD record in the shared
+log (`checkpoints`). When all nodes have the records before an offset, the leader trims these records.
+
+To fetch a copy, a node appends a HOLD record, which prevents later trims, and requests a complete copy from
+another node (`transfer`). If a node cannot read a record, the copy must extend past that record
+(`log_damage`). If no node provides a copy and the shared log is complete, the node clears its disk and reads
+the log from the beginning. When a fetched copy is first opened, the node verifies the whole copy, because
+data that was damaged on the sender's disk has valid transfer checksums.
 
 Rules
 1. If the engine does not accept an announcement, the node repeats the announcement (`OwnCopy`). A failed trim

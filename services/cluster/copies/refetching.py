@@ -1,11 +1,10 @@
 """Replacing the copy of a halted node by operator command, and the recovery advice for the operator.
 
-The command `tidewheel cluster refetch` changes the store of a stopped node:
+The command `tidewheel cluster refetch` writes the file `refetch` to the store of a stopped node. At its next
+start, the node replaces its copy with another node's copy that covers the evidence.
 
-    without options        writes the file `refetch`. At its next start, the node replaces its copy with a
-                           copy that covers the evidence.
-    --accept-loss-of N     deletes the evidence and the copy immediately. N must be the accepted end in the
-                           evidence, or 0 if the evidence is damaged or missing.
+With the option `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must be the
+accepted end in the evidence, or 0 if the evidence is damaged or missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Rejoining a cluster from a snapshot of a node's store (`store snapshot`) and the later shared log records.
 
-    checkpoint of the snapshot --next record N--> shared log with N and all later records --> store of a node
+    checkpoint of the snapshot          --> offset N of the next shared log record
+    shared log records from N onward    --> store of the node
 
 A snapshot has the format of a standalone broker's store, so it cannot be mistaken for the store of the
 original node. The records after the snapshot are read from the shared log or from a backup of the engine.

@@ -1,8 +1,7 @@
 """Transfer of a node's newest checkpoint to another node, which installs the copy only if it is complete.
 
-    GET /api/cluster/copy   returns the files of the node's newest checkpoint, one after another
-
-The stream has these fields:
+The request `GET /api/cluster/copy` returns the files of the node's newest checkpoint, one after another. The
+stream has these fields:
 
     bytes           field
     8               "TWCOPY01"
@@ -16,8 +15,9 @@ The stream has these fields:
 The receiver collects the files in the folder `fetched` until all files are on disk. The files then replace
 the store in steps that tolerate a process kill or a power failure at any time:
 
-    files 0, 1, ... --all synced--> fetched/whole --old store deleted--> fetched/moving
-        --files renamed one by one--> folder deleted
+    files 0, 1, ...    --all files synced-->      fetched/whole
+    fetched/whole      --old store deleted-->     fetched/moving
+    fetched/moving     --all files renamed-->     folder deleted
 
     found at startup                      action
     fetched without a marker              delete the incomplete copy

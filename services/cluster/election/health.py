@@ -1,8 +1,8 @@
 """The fitness of a node to lead, which depends on its clock and its free disk space.
 
-    each follower --that it is fit, or why it is unfit--> leader (`followers`)
-    leader unfit, a follower fit     The leader steps down and names the fit follower.
-    leader unfit, no follower fit    The leader continues to lead, and repeats the check.
+Each follower reports to the leader whether it is fit and, if not, the reason (`followers`). If the leader is
+unfit and a follower is fit, the leader steps down and names the fit follower as its successor. If no follower
+is fit, the leader continues to lead and repeats the check.
 
     reason for being unfit    consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times

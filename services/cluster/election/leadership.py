@@ -1,9 +1,9 @@
 """The leader according to the shared log, as determined from EPOCH records, heartbeats and departures.
 
-    EPOCH with a newer epoch   The writer is the new leader, and the facts of the record identify it.
-    BEAT with `leaves`         There is no leader. The named successor, or any other node, immediately becomes
-                               a candidate.
-    other live records         The leader is alive. A BEAT may contain a renewed certificate.
+An EPOCH record with a newer epoch makes its writer the leader, and the facts of the record identify the
+leader. A BEAT record with the fact `leaves` announces the departure of the leader. The named successor, or
+any other node, then immediately becomes a candidate. Any other live record shows that the leader is alive. A
+BEAT record may also contain a renewed certificate.
 
 This module performs no I/O. All times are passed as arguments, in ms, and come from a monotonic clock.
 """
@@ -76,7 +76,7 @@ class Leadership:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Record an EPOCH record unless a newer one is known."""
+        """Apply an EPOCH record unless a newer one is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts

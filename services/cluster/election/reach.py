@@ -1,9 +1,8 @@
 """Detection of a leader that can reach the shared log but no clients, and that must therefore step down.
 
-    clients --call--> follower --forwarded call--> leader   The leader does not respond for UNREACHED_MS.
-    follower --complaint about the epoch--> shared log      The follower's holding contains the complaint.
-    leader --probe--> all connected clients                 If no client responds, the leader hands over to
-                                                            that follower.
+If the leader does not respond to forwarded calls for UNREACHED_MS, the follower adds a complaint about the
+epoch to its holding in the shared log. The leader then probes every client that has a connection to it. If no
+client responds, the leader hands over to the follower that complained.
 
 A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
 timeout. A follower's complaint in the log does not affect the right to lead, and older versions skip it. Only

@@ -1,18 +1,19 @@
 """The time at which a follower becomes a candidate, based on how long the leader has been silent.
 
-    silence             A node becomes a candidate if no record is accepted for SILENCE_MS plus RANK_MS times
-                        the node's rank by name. Time in which the engine does not respond is not counted.
-    departure           If the leader's last BEAT announces its departure, the named successor, or the first
-                        node by rank, immediately becomes a candidate. The other nodes wait for their rank.
-    unfit node          An unfit node waits UNFIT_MS longer, so that a fit node becomes a candidate first.
-    failed candidate    A node whose attempt failed waits for PAUSE_MIN_MS, which doubles with each failed
-                        attempt up to PAUSE_MAX_MS. Otherwise, two nodes could depose each other indefinitely.
-                        A candidate that lost to another candidate, or was named successor, does not wait.
+A node becomes a candidate if no record is accepted for SILENCE_MS plus RANK_MS times the node's rank, which
+is its position in the list of nodes sorted by name. Time during which the engine does not respond is not
+counted. If the last BEAT record of the leader announces its departure, the named successor, or the node with
+the lowest rank, becomes a candidate immediately, and the other nodes wait according to their ranks. An unfit
+node waits UNFIT_MS longer, so that a fit node becomes a candidate first.
+
+A node whose attempt has failed waits for PAUSE_MIN_MS before its next attempt. The pause doubles with each
+failed attempt, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. A
+candidate that lost to another candidate, or that was named successor, does not wait.
 
 A leader that still writes to the shared log is never deposed. Nodes do not probe each other. Two nodes that
 cannot reach each other agree on the leader if both can reach the engine.
 
-All times are in ms of this node's monotonic clock, and refer to when this node reads a record. Clocks of
+Each time is the time, in ms of the node's monotonic clock, at which the node reads a record. Clocks of
 different machines are never compared.
 """
 
@@ -39,7 +40,7 @@ class CandidacyTimer:
         self._pause_ms = PAUSE_MIN_MS
 
     def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Record an accepted record of the leader.
+        """Restart the silence period, because a record of the leader has been accepted.
 
         If `leaves` is true, the record announces that the leader steps down. If `is_named` is true, the
         leader has named this node as its successor.

@@ -1,13 +1,13 @@
 """Forwarding of client calls from a follower to the leader, byte for byte.
 
-    client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
+    client --call-->   this node   --the same bytes, once--> leader
+    client <--reply--  this node   <--the same bytes--       leader
 
-    unary, receive    The node retries the call with each new leader until a leader answers or the caller's
-                      deadline is near (RETRY_MARGIN_SECONDS), and then returns UNAVAILABLE. A write also
-                      fails with UNAVAILABLE if a leader refuses it after a previous leader may have executed
-                      it (WRITES).
-    Telemetry         Each client stream has a separate stream to the leader. After a leader change, the node
-                      opens a new stream, which begins with the stored client state (`presence`).
+A unary call or a receive is retried with each new leader until a leader answers or the caller's deadline is
+near (RETRY_MARGIN_SECONDS), and then fails with UNAVAILABLE. A write also fails with UNAVAILABLE if a leader
+refuses it after a previous leader may have executed it (WRITES). For each Telemetry stream of a client, the
+node opens a separate stream to the leader. After a leader change, the node opens a new stream, which begins
+with the stored client state (`presence`).
 
 Rules
 1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track

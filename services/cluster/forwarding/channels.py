@@ -1,4 +1,5 @@
-"""gRPC channels between nodes, which use TLS if the called node offers TLS (`services.cluster.peers`).
+"""Channels for gRPC calls between nodes, which use TLS if the called node offers it
+(`services.cluster.peers`).
 
 The gRPC core accepts a pinned certificate as its own authority even if the certificate was signed by another
 authority.
@@ -29,6 +30,6 @@ def channel_to(
 
 
 def is_certificate_error(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call was not sent because the peer did not present the expected certificate."""
+    """Return whether a call failed because the peer did not present the expected certificate."""
     told = error.details() or ""
     return any(words in told for words in _NOT_ITS_OWN)

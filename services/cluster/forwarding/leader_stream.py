@@ -1,11 +1,11 @@
 """A stream to the leader that ends with the leader's status instead of the error from a failed write.
 
-    leader ends the stream --> write fails --> gRPC reports INTERNAL instead of the leader's status
-                                           --> `LeaderStream` reports the leader's status
+    leader ends the stream    --> a write fails --> gRPC reports INTERNAL
+    `LeaderStream`            --> reports the leader's status
 
 A leader that steps down ends the stream with UNAVAILABLE, and the client stream is then reconnected to the
 next leader. If the node received the status INTERNAL instead, it would end the client stream and drop the
-client state. gRPC for asyncio may report its own status before or after the status of the leader
+client state. The asyncio API of gRPC may report its own status before or after the status of the leader
 (github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
 
 Weak spot: a status that gRPC itself generates is recognized by its text. If no other status is reported, the

@@ -1,8 +1,8 @@
 """The client state that each node stores and sends to the next leader on behalf of its clients.
 
-    a client has an open Telemetry stream at this node --> EPOCH record of a new leader
-        --> stream to the new leader, which begins with the client settings (`ClientMessages`)
-        --> SyncLiteSubscription calls with the client's lite topic subscriptions (`ClientState`)
+When a node reads the EPOCH record of a new leader, it opens a stream to that leader for each Telemetry stream
+of a client. The stream begins with the client settings (`ClientMessages`). The node then sends the client's
+lite topic subscriptions in SyncLiteSubscription calls (`ClientState`).
 
 Rules
 1. A client is present as long as it has an open Telemetry stream at a node, which may be the leader or a

@@ -1,14 +1,13 @@
 """The lag and the fitness to lead of each follower, which the leader derives from the follower's reports.
 
-    follower --every TELL_SECONDS: its name, the end of its applied log, the reason if it is unfit--> leader
+Every TELL_SECONDS, each follower reports its name, the end of its applied log and its fitness to the leader.
+The reports are sent to the HTTP interface of the leader. Reports are not written to the shared log, where
+each report would cost an engine commit. A report is authenticated with a secret that is derived from the
+newest EPOCH record, so a former leader rejects it.
 
-Followers send their reports to the HTTP interface of the leader. Reports are not written to the shared log,
-where each of them would cost an engine commit. A report is authenticated with a secret that is derived from
-the newest EPOCH record, so a former leader rejects it.
-
-    lag in bytes    The leader's accepted end minus the end in the follower's last report.
-    lag in ms       The time since the follower last had all records, that is, since the leader's accepted end
-                    first exceeded the reported end. It increases as long as the follower is unavailable.
+The lag in bytes is the leader's accepted end minus the end in the follower's last report. The lag in ms is
+the time since the follower last had all records, that is, since the leader's accepted end first exceeded the
+reported end. The lag in ms increases as long as a follower is unavailable.
 
 Rules
 1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's

@@ -1,10 +1,9 @@
 """The behavior of a leader when other nodes cannot read some shared log records.
 
-    another node   When it cannot read a record, it reports the record and the reason in the shared log
-                   (`holdings`), and repeatedly requests a copy that extends past the record
-                   (`services.cluster.copies.copying`).
-    the leader     It rereads the record and the preceding record, and compares both with the records that it
-                   has applied (`sharedlog.faults`).
+A node that cannot read a record reports the record and the reason in the shared log (`holdings`), and
+repeatedly requests a copy that extends past the record (`services.cluster.copies.copying`). The leader then
+rereads the record and the preceding record, and compares both with the records that it has applied
+(`sharedlog.faults`).
 
     state    condition                                           action of the leader
     WHOLE    all reported records are valid on the leader        acknowledges writes: the other disk is bad

@@ -1,13 +1,13 @@
 """Operator commands to the leader to transfer the leadership, remove a node, or finalize a version.
 
-    move           The BEAT record announces the departure of the leader and names its successor, which
-                   immediately becomes a candidate.
-    forget         The BEAT record names the node, which `sharedlog.holdings` then removes.
-    set-version    The BEAT record contains the version, which all nodes must support (`sharedlog.versions`).
-
 The leader writes each command to the shared log in a BEAT record (`Lead.beat`, or `Lead.hand_over` for a
 transfer), and responds when the shared log has accepted the record. A command that cannot be executed is
 rejected with an error message and has no effect.
+
+For a transfer, the BEAT record announces the departure of the leader and names its successor, which
+immediately becomes a candidate. For a removal, the BEAT record names the node, which `sharedlog.holdings`
+then removes. For a finalization, the BEAT record contains the version, which all nodes must support
+(`sharedlog.versions`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A check of the engine settings, which a leader performs on takeover and then periodically.
 
-    schedule     The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a
-                 setting is unsafe. It also runs on any node that is waiting for the engine
-                 (`services.cluster.watching.unanswered`).
-    unsafe       New messages are refused with `EngineTrouble`. All other calls continue.
-    safe         New messages are accepted.
-    no answer    The check has no effect, because failed appends show that the engine is down.
+The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is
+unsafe. The check also runs on any node that is waiting for the engine
+(`services.cluster.watching.unanswered`). If a setting is unsafe, new messages are refused with
+`EngineTrouble`, and all other calls continue. If the engine does not respond, the check has no effect,
+because failed appends show that the engine is down.
 
 With an unsafe engine setting, stored records are not lost immediately, but the next power failure may lose
 records. As long as a setting is unsafe, the leader continues to serve clients but refuses new messages.

@@ -1,9 +1,8 @@
 """The scrub on a leader, which verifies a part of the shared log every LOOK_SECONDS and reports faults.
 
-    step         A worker thread checks the numbers of rows and the CRCs of records (`sharedlog.scrub`).
-    fault        The fault is logged once, and is reported by `/readyz`, `cluster status` and a metric until
-                 a later pass is complete.
-    no answer    The failure is logged, and the next step resumes at the same record.
+In each step, a worker thread checks the numbers of rows and the CRCs of records (`sharedlog.scrub`). A fault
+is logged once, and is reported by `/readyz`, `cluster status` and a metric until a later pass is complete. If
+the engine does not respond, the failure is logged, and the next step resumes at the same record.
 
 Weak spot: a fault may be reported as late as one full pass after it occurs, and has no other effect.
 """

@@ -1,8 +1,8 @@
 """A periodic check that the engine still accepts new sessions from this node.
 
-    accepted    The check is repeated after TRY_SECONDS.
-    refused     The refusal is logged and reported by `/readyz`, `cluster status` and a metric, and the check
-                is repeated after AGAIN_SECONDS.
+If the engine accepts the session, the check is repeated after TRY_SECONDS. If the engine refuses the session,
+the refusal is logged and reported by `/readyz`, `cluster status` and a metric, and the check is repeated
+after AGAIN_SECONDS.
 
 The engine verifies a password only when a session is opened. Nodes with an outdated password continue to run
 until the engine restarts or the network fails, and then all fail at the same time. A changed rule in

@@ -1,9 +1,8 @@
 """Diagnosis of an unresponsive shared log by checking the engine settings while a call is waiting.
 
-    unanswered call   After ANSWER_MS, the node calls `check_settings` of the engine, and again every
-                      AGAIN_SECONDS.
-    failed call       The report lasts until a call of the same kind is answered or a new record is read.
-    answered call     The report ends.
+When a call has waited for ANSWER_MS, the node calls `check_settings` of the engine, and repeats this call
+every AGAIN_SECONDS. After a failed call, the report lasts until a call of the same kind is answered or a new
+record is read.
 
 As long as PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates,
 and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
