@@ -224,7 +224,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a description of the confirmed numbers that do not match the store, or "" if all match."""
+    """Return a description of the confirmed numbers that do not match the store, or "" if they all match."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")

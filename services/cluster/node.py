@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """The time, in ms since the Unix epoch, at which this node took over the leadership, and the reason."""
+    """The time of a takeover by this node, in ms since the Unix epoch, and the reason for it."""
 
     at_ms: int
     why: str

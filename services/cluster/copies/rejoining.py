@@ -11,8 +11,8 @@ original node. The records after the snapshot are read from the shared log or fr
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
 Data after the checkpoint of the snapshot is ignored, because the shared log contains all accepted data. Weak
-spot: a snapshot from a different history of the same cluster is detected, and the node halts, only when the
-node reads further records.
+spot: a snapshot from a different history of the same cluster is not detected until the node reads further
+records, at which point the node halts.
 """
 
 from __future__ import annotations

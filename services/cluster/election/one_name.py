@@ -7,8 +7,9 @@ same node. There may be many of them if the engine initially returned an outdate
 does. If an append with an unknown holder arrives LIVES_MS after the first such append, the other process must
 still be running.
 
-Each time is the time, in ms of a monotonic clock, at which this node reads a record. Weak spot: two processes
-with the same name that both follow a third node are detected only when one of them becomes the leader.
+All times are in ms of a monotonic clock, and are taken when this node reads a record. Weak spot: two
+processes with the same name that both follow a third node are detected only when one of them becomes the
+leader.
 """
 
 from __future__ import annotations

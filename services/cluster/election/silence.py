@@ -13,7 +13,7 @@ candidate that lost to another candidate, or that was named successor, does not 
 A leader that still writes to the shared log is never deposed. Nodes do not probe each other. Two nodes that
 cannot reach each other agree on the leader if both can reach the engine.
 
-Each time is the time, in ms of the node's monotonic clock, at which the node reads a record. Clocks of
+All times are in ms of the node's monotonic clock, and are taken when the node reads a record. Clocks of
 different machines are never compared.
 """
 

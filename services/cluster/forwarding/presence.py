@@ -20,11 +20,11 @@ Rules
 5. While the stream is open, the node resends a subscription every `REPEAT_SECONDS` until the leader accepts
    it.
 
-A node resends no client state other than settings and lite subscriptions. The leader renews leases as long as
-a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable leader does not cause
-periodic traffic. Heartbeats contain no information that is not in the settings, except those of Java clients
-before version 5.0.4, which send a heartbeat every 10 s. Pending receives are retried with the next leader
-(`services.cluster.forwarding.calls`).
+Settings and lite subscriptions are the only client state that a node resends. The leader renews leases as
+long as a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable leader does
+not cause periodic traffic. Heartbeats contain no information that is not in the settings, except those of
+Java clients before version 5.0.4, which send a heartbeat every 10 s. Pending receives are retried with the
+next leader (`services.cluster.forwarding.calls`).
 
 Cost: the node parses the first bytes of each SendMessage request, and stores the settings, up to `TOPICS_MAX`
 topic names and the lite topics of each client in memory. The lite topics of all clients are limited to

@@ -4,7 +4,7 @@ When a call has waited for ANSWER_MS, the node calls `check_settings` of the eng
 every AGAIN_SECONDS. After a failed call, the report lasts until a call of the same kind is answered or a new
 record is read.
 
-As long as PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates,
+While PostgreSQL is waiting for a missing standby, it does not answer the appends of leaders and candidates,
 and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
 for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting call,
 whose result is processed as usual.
