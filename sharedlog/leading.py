@@ -40,7 +40,6 @@ class Proof(Enum):
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
-    STEP_DOWN = "step down"
 
 
 class Candidate:

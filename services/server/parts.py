@@ -159,9 +159,9 @@ def make_port(
 
 @contextmanager
 def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
-    """Lock a store and give its disk; nothing of the store is read before the lock is held.
+    """Lock a store and yield its disk. No file of the store is read before the lock is acquired.
 
-    Raise `NotAStore` for a folder of something else, before a file is made in it.
+    Raise `NotAStore` if the folder contains other files, before a file is created in the folder.
     """
     if not is_node and root.is_dir():
         store_format.check_names(os.listdir(root))
