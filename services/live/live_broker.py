@@ -1,9 +1,9 @@
-"""Runs the broker core in an asyncio event loop, owns the core, and advances its time.
+"""Runs the broker core in an asyncio event loop, and manages the lifetime and the clock of the core.
 
-The interface consists of `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A
-call that stores a record returns when the record is durable. Operations of several steps have a method in
-`LiveBroker` or in `receivers`. Methods raise the `TidewheelError`s of the core. Calls that store records also
-raise `ResultUnknown` if the disk fails before the record is known to be durable.
+The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
+that stores a record returns when the record is durable. `LiveBroker` and `receivers` provide a method for
+each operation that requires several steps. All methods may raise the `TidewheelError`s of the core. A call
+that stores records also raises `ResultUnknown` if the disk fails before the records are known to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -11,18 +11,19 @@ raise `ResultUnknown` if the disk fails before the record is known to be durable
                         +-> alarm at the core's next due time -> tick -> effects
 
 Rules:
-- All callers of one turn of the event loop share one flush (`services.live.flushing`).
-- A tick that cannot finish its work is soon followed by another tick. Between consecutive ticks, the event
-  loop serves callers for at least as many turns as a call needs.
-- After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and rebuilt from
-  the disk (`services.live.rebuilding`).
-- Callers use real time, and the core uses broker time. This module converts between real time and broker time
+- All calls made in the same event loop iteration share one flush (`services.live.flushing`).
+- A tick that cannot finish its work is soon followed by another tick. Between two consecutive ticks, the
+  event loop runs for at least as many iterations as a call needs.
+- After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and then rebuilt
+  from the data on disk (`services.live.rebuilding`).
+- Callers use real time, whereas the core uses broker time. This module converts between the two
   (`services.live.clock`).
-- An internal error of the core stops the broker. The future `broken` contains the exception, and the process
-  is expected to exit.
+- An internal error in the core stops the broker. The exception is stored in the future `broken`, and the
+  process is expected to exit.
 
-Weak spot: during each `await`, the core may be replaced or discarded, and objects of the earlier core become
-invalid. Methods therefore read `_broker` again, or keep their first core and report to that core only.
+Weak spot: the core may be replaced or discarded during any `await`, after which objects of the old core are
+invalid. A method must therefore read `_broker` again after an `await`, or report its result only to the core
+with which it started.
 """
 
 from __future__ import annotations
@@ -82,21 +83,21 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""Send a check-back to a producer, and return its client id, or "" if there is no producer.
+"""Send a check-back to a producer, and return the producer's client id, or "" if no producer is available.
 
-The half message is read only if there is a producer.
+The half message is read only if a producer is available.
 """
 Share = Callable[[bool], None]
-"""A callback for the beginning (True) and the end (False) of a crowded period."""
+"""A callback that is called with True when a crowded period begins, and with False when it ends."""
 Present = Callable[[], Iterable[str]]
-"""Return the ids of connected clients."""
+"""Return the ids of all connected clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""The number of turns between two ticks in a crowded period.
+"""The number of event loop iterations between two ticks in a crowded period.
 
-A send needs about ten turns of the event loop, and more turns pass while the gRPC thread waits for the
-interpreter.
+A send needs about ten iterations, and more iterations pass while the gRPC thread waits for the interpreter
+lock.
 """
 
 Answer = TypeVar("Answer")
@@ -104,11 +105,11 @@ Given = ParamSpec("Given")
 
 
 class DurableAnswer(Protocol):
-    """A response that may be sent when the log is durable up to the offset `durable_at`."""
+    """A response that may be sent as soon as the log is durable up to the offset `durable_at`."""
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before the response is sent."""
+        """The log offset up to which the log must be durable before the response is sent."""
 
 
 Resting = TypeVar("Resting", bound=DurableAnswer | int)
@@ -118,11 +119,11 @@ log = structlog.get_logger()
 
 
 def ignore_health(is_well: bool) -> None:
-    """Ignore a change of the disk's health."""
+    """Ignore a change in disk health."""
 
 
 def ignore_crowding(is_crowded: bool) -> None:
-    """Ignore the beginning or end of a crowded period."""
+    """Ignore the beginning or the end of a crowded period."""
 
 
 def log_damage(found: Damaged) -> None:
@@ -132,12 +133,12 @@ def log_damage(found: Damaged) -> None:
 
 
 class LiveBroker:
-    """A broker for coroutines, which must be created and used in one running event loop.
+    """The asynchronous interface of the broker, which must be created and used in the same event loop.
 
-    `clock` returns real time in ms. If `kept` is given, the broker's clock is virtual. Steps of `clock` are
-    detected by comparison with the monotonic clock `counted_ms`, if one is given. A cluster leader passes its
-    `core`, and `stepped_down` is called instead of a rebuild when the core is void. `proving` provides the
-    proofs of leadership.
+    `clock` returns real time in ms. If `kept` is given, the broker uses a virtual clock. If the monotonic
+    clock `counted_ms` is given, steps of `clock` are detected by comparison with it. A cluster leader passes
+    its `core`. If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt.
+    `proving` provides proofs of leadership.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class LiveBroker:
         self.clock.set_step_callback(self._clock_was_set)
         self._clock = self.clock.now_ms
         self._unreported_step_ms = 0
-        """The sum of clock steps, in ms, that will be reported to the next core."""
+        """The total of the clock steps, in ms, that have not been reported to a core."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.add_listener(log_damage)
@@ -179,7 +180,7 @@ class LiveBroker:
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """Return the warnings that the owner of the core adds to `/readyz`."""
+        """Return the warnings that the owner of the core adds to the `/readyz` response."""
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -204,29 +205,33 @@ class LiveBroker:
 
     @property
     def _broker(self) -> Broker:
-        """The core; access raises `StoreUnwell` or `BrokerBroken` while there is no core."""
+        """The current core. Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable."""
         if self._core is None:
             raise self.unwell or BrokerBroken("Its log says more; start it again.")
         return self._core
 
     @property
     def unwell(self) -> StoreUnwell | None:
-        """The disk failure that stops service, or None if the disk works."""
+        """The error of the disk failure that made the broker unavailable, or None if the disk works."""
         return self._rebuilding.unwell
 
     def refuse_new_messages(self, why: Busy | None) -> None:
-        """Refuse new messages, but no other calls, with the error `why`, or accept them if `why` is None."""
+        """Reject new messages with the error `why`, or accept new messages again if `why` is None.
+
+        Other calls are not affected.
+        """
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
     @contextmanager
     def refusing_new_messages(self, why: Busy) -> Iterator[None]:
-        """Refuse new messages with the error `why` within the block, but not repeats of stored messages.
+        """Reject new messages with the error `why` within the `with` block.
 
-        A repeated send of a stored message needs no room (`services.broker.sending`).
+        A repeated send of a stored message is still accepted, because it needs no space in the log
+        (`services.broker.sending`).
         """
         core = self._core
-        if core is None:  # Without a core, all calls are refused.
+        if core is None:  # If the core is unavailable, all calls are rejected.
             yield
             return
         stopped, core.housekeeping.stopped = core.housekeeping.stopped, why
@@ -236,24 +241,24 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Set the callback for a disk failure (False) and for the recovery of the disk (True)."""
+        """Set the callback that is called with False after a disk failure, and with True after recovery."""
         self._health_callback = told
 
     async def wait_until_well(self) -> None:
-        """Wait until the disk works."""
+        """Wait until the disk works and a core is available."""
         await self._well.wait()
 
     def schedule_call(self, seconds: float, call: Callable[[], None]) -> None:
-        """Schedule a call `seconds` from now."""
+        """Schedule `call` to run after `seconds`."""
         self._call_later(seconds, call)
 
-    # Operations that change the core.
+    # Operations that change the state of the core.
 
     def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
-        """Call a method of the core, and return an awaitable of its result or refusal.
+        """Call a method of the core, and return an awaitable for its result or error.
 
-        The method runs before `call` returns, so `verb` belongs to the current core. The awaitable is done
-        when the records of the result or refusal are durable.
+        The method runs before `call` returns, so `verb` always belongs to the current core. The awaitable
+        completes when the records on which the result or error depends are durable.
         """
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
@@ -267,7 +272,7 @@ class LiveBroker:
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
-        """Store a normal, FIFO, delayed or half message, and return the receipt when it is durable."""
+        """Store a normal, FIFO, delayed, or half message, and return its receipt once it is durable."""
         if self.room.has_room_for(len(message.body)):
             return await self.call(self._broker.sending.send, message)
         with await self._wait_for_room(len(message.body)):
@@ -275,7 +280,7 @@ class LiveBroker:
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
-        """Store several messages, and return one receipt or error for each message when all are durable."""
+        """Store several messages, and return a receipt or an error for each once all are durable."""
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
@@ -288,7 +293,10 @@ class LiveBroker:
         return answers
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait for room, and return a context that refuses new messages if there is no room."""
+        """Wait until `new_bytes` may be appended, and return a context manager for the append.
+
+        If too many calls are already waiting, the context manager rejects new messages.
+        """
         try:
             await self.room.wait(new_bytes)
         except DiskBehind as behind:
@@ -296,7 +304,7 @@ class LiveBroker:
         return nullcontext()
 
     async def wait_until_all_durable(self) -> None:
-        """Wait until all records that have been appended so far are durable."""
+        """Wait until all records appended so far are durable."""
         await self.answers.wait_until_durable(self._broker.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
@@ -311,7 +319,7 @@ class LiveBroker:
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call a method of the core with the broker time as its last argument."""
+        """Call a method of the core with the current broker time as the last argument."""
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
@@ -322,7 +330,7 @@ class LiveBroker:
         except Exception as bug:
             self.break_down(bug)
             raise
-        finally:  # A refusal may depend on an unflushed record, so a flush is also scheduled after a refusal.
+        finally:  # An error may depend on an unflushed record, so a flush is scheduled after an error too.
             if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._flush_and_plan()
 
@@ -335,7 +343,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule the failure, after OWN_MS, of refusals that still wait for a proof of leadership."""
+        """Schedule a call that fails the refusals that still wait for a proof of leadership after OWN_MS."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -353,18 +361,21 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core, for reading only, which is replaced after a disk failure.
+        """The current core, which is replaced after a disk failure and must not be modified.
 
-        Access raises `StoreUnwell` or `BrokerBroken` while there is no core.
+        Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable.
         """
         return self._broker
 
     def now_ms(self) -> int:
-        """Return real time in ms, which callers use."""
+        """Return the real time in ms, as used by callers."""
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Find messages by key or message id, newest first; large messages reduce the number of results."""
+        """Return up to `count_max` messages with a key or message id, newest first.
+
+        Fewer messages are returned if the messages are large.
+        """
         found = self._broker.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.outward(found.messages), found.is_cut)
 
@@ -373,46 +384,49 @@ class LiveBroker:
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Return the pending timer or the outcome of a delayed message."""
+        """Return the pending timer of a delayed message, or the outcome of the timer."""
         return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
-        """Return the outcome of the timer that a timer record has set, or None while the timer is pending."""
+        """Return the outcome of the timer set by a timer record, or None if the timer is still pending."""
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return a page of pending timers by due time."""
+        """Return a page of pending timers, sorted by due time."""
         sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
         return self.query(self._broker.timer_views.read_page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Count pending timers by windows of due time."""
+        """Return the start and the number of pending timers for each due-time window of `width_ms`."""
         found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Advance a virtual clock by `by_ms`. Raise `IllegalAdvance`, or `ClockIsReal` for a real clock."""
+        """Advance a virtual clock by `by_ms`.
+
+        Raise `IllegalAdvance`, or `ClockIsReal` if the clock is not virtual.
+        """
         await self._advancing.advance(by_ms)
 
     def set_present_clients(self, present: Present) -> None:
-        """Set the function that returns the clients whose leases are renewed while the clock is advanced."""
+        """Set the function that returns the clients whose leases are renewed when the clock is advanced."""
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of all connected clients, and end waiting calls with an expired token."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
 
     def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
-        """Record a producer's answer to a check-back, which may be UNKNOWN."""
+        """Record a producer's answer to a transaction check-back."""
         self.transactions.log.record_answer(transaction_id, answer, self.clock.real_ms())
         self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
-        """Run the due work of the core, and return whether the work had effects."""
+        """Run the work of the core that is due, and return whether the work had any effects."""
         if self._core is None:
             return False
         try:
@@ -430,15 +444,15 @@ class LiveBroker:
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`.
 
-        Raise `ResultUnknown` if the disk fails, or the original exception after an internal error of the
-        core.
+        Raise `ResultUnknown` if the disk fails. After an internal error in the core, raise the original
+        exception.
         """
         await self.answers.wait_until_durable(offset)
         if self.broken.done():
             self.broken.result()
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until no timers are being read ahead and no checkpoint is due."""
+        """Wait until no timer read-ahead is running and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -452,45 +466,53 @@ class LiveBroker:
         self._alarm.stop()
         self._schedule_tick()
 
-    # Start and stop.
+    # Methods for startup and shutdown.
 
     def add_asker(self, asker: Asker) -> None:
-        """Add a function that sends check-backs; functions that reach a producer are called in rotation."""
+        """Add a function that sends check-backs.
+
+        A function that reaches a producer is moved to the end of the list, so check-backs rotate over the
+        functions.
+        """
         self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics with half messages that wait for a producer, or an empty list without a core."""
+        """Return the topics that have half messages waiting for a producer.
+
+        Return an empty list if the core is unavailable.
+        """
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def send_check_backs(self, topic: str) -> None:
-        """Send the check-backs that wait for a producer of a topic, after a producer has connected.
+        """Send the pending check-backs of a topic, for which a producer has connected.
 
-        Without a core, the call has no effect, because the next core checks every half message that is due.
+        If the core is unavailable, the call has no effect, because the next core sends a check-back for every
+        half message that is due.
         """
         if self._core is not None:
             self.decide(self._core.transactions.producer_came, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Set the callback for crowded periods, which adjusts how threads share the Python interpreter."""
+        """Set the callback that adjusts thread switching when a crowded period begins or ends."""
         self._share_callback = share
 
     async def close(self) -> None:
-        """Flush the remaining appends, write a snapshot for the next start, and stop.
+        """Flush all remaining appends, write a snapshot for the next start, and stop.
 
-        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean shutdown.
+        This method does not close the disk. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
         self.receivers.close()
-        self._alarm.close()  # No tick runs after the alarm is closed.
+        self._alarm.close()  # No tick runs after the alarm has been closed.
         self.answers.stop_proofs(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # Each retirement or read may trigger another retirement or read, and a flush.
+        # Each retirement or read may trigger a flush and another retirement or read.
         while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
         if self.unwell is not None and self._stepped_down is not None:
-            return  # The cluster continues with the next leader.
+            return  # The cluster elects another leader.
         if self.unwell is not None:
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
@@ -518,14 +540,17 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule a flush and the alarm, once per turn, after a change of the log or of due times."""
+        """Schedule a flush and an update of the alarm after a change to the log or to due times.
+
+        Both are scheduled at most once per event loop iteration.
+        """
         self._flushing.flush_soon()
         self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
         """Report a step of the system clock to the core.
 
-        A clock step does not change the duration of leases, but makes timers fire early or late.
+        A clock step does not change the duration of leases, but it causes timers to fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -545,21 +570,21 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._share_interpreter()
-        if self._core.is_crowded:  # Without a delay, consecutive ticks would block calls.
+        if self._core.is_crowded:  # Consecutive ticks without a delay would block calls.
             self._count_down_turns(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
 
     def _share_interpreter(self) -> None:
-        """Call the callback of `set_share_callback` when a crowded period begins or ends."""
+        """Call the callback set by `set_share_callback` if a crowded period has begun or ended."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Set the alarm for the next tick after `left` turns of the event loop, which serve callers."""
+        """Set the alarm for the next tick after `left` more event loop iterations, which serve callers."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -568,7 +593,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that waited for a completed flush, and wake receivers."""
+        """Send the responses that were waiting for a completed flush, and wake waiting receives."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -579,7 +604,7 @@ class LiveBroker:
         self._schedule_tick()
 
     def discard_core(self, error: OSError) -> None:
-        """Fail waiting calls and discard the core after a disk failure."""
+        """Fail all waiting calls and discard the core after a disk failure."""
         core, self._void_reason = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.refuse_callers(core, error)
@@ -588,7 +613,10 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Rebuild the core from the durable log, or, in a cluster, step down; no write may be under way."""
+        """Rebuild the core from the durable log, or, in a cluster, step down as leader.
+
+        No write may be in progress.
+        """
         if self._stepped_down is None:
             self._rebuilding.begin()
         else:
@@ -596,11 +624,11 @@ class LiveBroker:
             self._stepped_down(self._void_reason)
 
     def fail(self, error: OSError) -> None:
-        """Discard the core, because the durability of its appends is unknown."""
+        """Discard the core after a disk failure, because its appends may not be durable."""
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Continue service with a reopened core, which adopts the lite subscriptions of the earlier core."""
+        """Resume service with a reopened core, and transfer the lite subscriptions of the old core to it."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -619,18 +647,18 @@ class LiveBroker:
         self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
-        """Return the number of unflushed bytes of the log, or 0 without a core."""
+        """Return the number of unflushed bytes in the log, or 0 if the core is unavailable."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes, where each record counts with a minimum number of bytes."""
+        """Return the number of unflushed bytes, counting each record as a minimum number of bytes."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Remove the core, and fail the calls that wait for its flushes."""
+        """Remove the core, and fail the calls that are waiting for its flushes."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -649,10 +677,10 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read files of timers that are due soon or may be damaged.
+        """Read the files of timers that are due soon, or files that may be damaged.
 
-        The core that requested the read may be void when the read begins. The new read also awaits `before`,
-        the read under way, so a task that awaits the last read awaits all reads.
+        The core that requested the read may already be void when the read begins. The method also awaits the
+        previous read, `before`, so awaiting the last read awaits all reads.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -672,7 +700,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a step of a retirement when the records of the step are durable."""
+        """Run a retirement step once the records of the step are durable."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -686,7 +714,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, with a part of the queues in each turn of the event loop."""
+        """Apply a retirement to the core, processing some of the queues in each event loop iteration."""
         try:
             while self._core is core and not core.retired(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -697,7 +725,10 @@ class LiveBroker:
             raise
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop writes and service after an internal error of the core, so that the process exits."""
+        """Stop all writes and reject all calls after an internal error in the core.
+
+        The process is expected to exit.
+        """
         self._flushing.stop()
         if self._core is not None:
             self._drop_core(self._core, "The broker has met a bug and ends. Send again once it is back.")
@@ -705,7 +736,7 @@ class LiveBroker:
             self.broken.set_exception(bug)
 
     def _open(self, acknowledged_offset: int | None = None) -> Broker:
-        """Open the store; if the disk is full, delete the reserve file and retry."""
+        """Open the store. If the disk is full, delete the reserve file and retry."""
         try:
             try:
                 return self._open_once(acknowledged_offset)
@@ -726,9 +757,9 @@ class LiveBroker:
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _must_rebuild_queues(self) -> bool:
-        """Return whether opening the store reads the whole log.
+        """Return whether opening the store requires a scan of the entire log.
 
-        Return False if the disk fails, because the subsequent opening of the store reports the failure.
+        Return False if the disk fails, because the failure is reported when the store is then opened.
         """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
@@ -739,7 +770,7 @@ class LiveBroker:
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Send a check-back to a producer, and return its client id, or "" if no producer was found."""
+        """Send a check-back to a producer, and return the producer's client id, or "" if none was found."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:

@@ -1,32 +1,33 @@
-"""Manages consumer groups with their subscriptions, policies, queue positions, and log records.
+"""Manages consumer groups, their subscriptions, policies, and queue positions, and the corresponding records.
 
-A group exists from its first receive of a topic or from its first policy. The body of a `TW_SYS_GROUP` record
-is a JSON object in one of these forms:
+A group is created by its first receive or by its first policy. The body of a `TW_SYS_GROUP` record is a JSON
+object in one of the following forms:
 
-    {"group", "topic"}                the group receives the topic, from its earliest message on
+    {"group", "topic"}                the group receives the topic from its earliest message onward
     {"group", "topic", "positions"}   the group continues at these offsets ({queue id: offset}); leases end
     {"group", "topic", "left"}        the group leaves the topic; an empty topic removes the group entirely
     {"group", "topic", "reopened"}    these messages of lite topics are unfinished again
-                                      ({queue id: [the first offset, distance to the next one, ...]})
+                                      ({queue id: [first offset, distance to the next offset, ...]})
     {"group", "topic", "filter"}      the group also uses this filter on the topic: [type, expression]
     {"group", "topic", "forgotten"}   the group no longer uses these filters: [[type, expression], ...]
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
-If the log was cut before a group begins to receive a topic, the record also contains "log_offset", the first
-offset of the log. Messages below "log_offset" do not count as missed by the group, even in a queue with a
-damaged file, whose first offset is unknown. Weak spot: if the log is cut again before the damaged queue is
-rebuilt, all deleted messages of the queue count as missed.
+If the beginning of the log has been deleted before a group first receives a topic, the record also contains
+"log_offset", the first offset of the log. Messages below "log_offset" do not count as missed by the group,
+even in a queue that has a damaged file and therefore an unknown first offset. Weak spot: if more of the log
+is deleted before the damaged queue is rebuilt, all deleted messages of the queue count as missed.
 
-The log records every change of a group's offsets on a queue (`consumequeue.offsets`). The group's messages in
-flight on the queue (`consumequeue.in_flight`) are derived from the offsets on first use. A change of messages
-or leases is applied immediately, and is collected in an open record (`open_records.py`) until the next flush.
+Every change to a group's offsets on a queue (`consumequeue.offsets`) is recorded in the log. The group's
+in-flight messages on the queue (`consumequeue.in_flight`) are derived from the offsets on first use. Changes
+to messages or leases are applied immediately, and are collected in an open record (`open_records.py`) until
+the next flush.
 
-Invariants of a group on a queue: all messages below the committed offset are done, the committed offset is at
-most the next offset, and leased, ready, and parked messages are not done.
+The following invariants apply to a group on a queue: all messages below the committed offset are done, the
+committed offset does not exceed the next offset, and leased, ready, and parked messages are not done.
 
-The state of a lease is kept in `InFlight`, in `Leases`, which sets the timer of the lease, and in
-`GroupOffsets` if the lease is recorded. Only the methods of `Groups` begin, replace, and end leases, and each
-method updates all parts of a lease. Finishing or removing a message also ends the lease of the message.
+The state of a lease is stored in `InFlight`, in `Leases`, which sets the expiry timer, and, if the lease is
+recorded, in `GroupOffsets`. Leases are begun, replaced, and ended only by methods of `Groups`, each of which
+updates all of this state. Finishing or removing a message also ends the lease on the message.
 """
 
 from __future__ import annotations
@@ -72,48 +73,48 @@ from services.broker.spine.store import Store
 
 
 class Groups:
-    """All groups, with their finished messages and their messages in flight."""
+    """All groups, with their finished messages and their in-flight messages."""
 
     def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """The groups of each topic, each with the first log offset at the time of joining (0 if unknown)."""
+        """The groups of each topic, each with the first log offset when the group joined (0 if unknown)."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
         """The topics whose groups have changed since the last checkpoint."""
         self._topics_of: dict[str, dict[str, None]] = {}
-        """The topics that each group receives: the inverse of `_members`."""
+        """The topics that each group receives, which is the inverse of `_members`."""
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """The leases of the current receive, or None outside a receive."""
+        """The leases created by the current receive, or None if no receive is running."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """The topics with newly available messages; the set is cleared when receivers are notified."""
+        """The topics with newly available messages, which are cleared when waiting receives are notified."""
         self.forgotten: list[str] = []
-        """Notices about removed filters, to be written to the server log."""
+        """Notices about removed filters, which are later written to the server log."""
 
     def names(self) -> list[str]:
-        """Return the sorted names of all groups that receive a topic or have a policy."""
+        """Return the names of all groups that receive a topic or have a policy, in sorted order."""
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> Set[str]:
-        """Return the names of all groups, unsorted."""
+        """Return the names of all groups in no particular order."""
         return self._topics_of.keys() | self._policies.keys()
 
     def is_known(self, group: str) -> bool:
-        """Return whether a group receives a topic, or has a policy."""
+        """Return whether a group receives a topic or has a policy."""
         return group in self._topics_of or group in self._policies
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group receives, sorted by name."""
+        """Return the topics that a group receives, in alphabetical order."""
         return sorted(self._topics_of.get(group, ()))
 
     def receives(self, group: str, topic: str) -> bool:
@@ -125,9 +126,10 @@ class Groups:
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Subscribe a group to a topic from `positions` ({queue id: offset}) or from the earliest message.
+        """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        Return the log offset that must be durable before the response is sent. Raise `TooManyGroups`.
+        Queues that are not in `positions` start at the earliest message. Return the log offset that must be
+        durable before the response is sent. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -136,7 +138,7 @@ class Groups:
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
-        """Record the use of a filter by a client of a group that receives the topic.
+        """Record that a client of a group uses a filter on a topic that the group receives.
 
         Return the group's filters, the filter in use, the log offset to make durable, and whether the filters
         of the client or the group have changed. Raise `TooManyFilters`.
@@ -172,7 +174,7 @@ class Groups:
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
-        """Return the number of messages set aside for each filter of a group on a topic."""
+        """Return the number of messages that are set aside for each filter of a group on a topic."""
         filters, counts = self.filters.peek(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
@@ -184,12 +186,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set the candidate message aside for the filters of the group in the bit mask `wanted_by`."""
+        """Set the candidate message aside for the group's filters in the bit mask `wanted_by`."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the messages of one group or of all groups that have no lease and no remaining attempts."""
+        """Yield the unleased messages of one group, or of all groups, that have no attempts left."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -206,7 +208,7 @@ class Groups:
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to new offsets, end its leases, and return the log offset to make durable."""
+        """Move a group to new offsets and end its leases, and return the log offset to make durable."""
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
@@ -219,31 +221,31 @@ class Groups:
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Return the offset below which the group has finished all messages of a queue."""
+        """Return the offset below which a group has finished all messages in a queue."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest unfinished offset of a queue over all groups, or None if there are no groups."""
+        """Return the lowest committed offset of all groups on a queue, or None if there are no groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or from all topics and with its policy if `topic` is empty.
+        """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
 
         Return the log offset that must be durable before the response is sent.
         """
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's messages in flight on a queue, and create this state on first use."""
+        """Return a group's in-flight state on a queue, which is created on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
     def peek_in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a read-only view of a group's messages in flight on a queue, without creating state."""
+        """Return a read-only view of a group's in-flight state on a queue, without creating the state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
@@ -264,9 +266,10 @@ class Groups:
         return self.open_records.durable_at
 
     def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish the fresh messages from the candidate `first` up to but not including `end`, undelivered.
+        """Finish the fresh messages from the candidate `first` up to but not including `end`.
 
-        The range must not include a gap, because only `skip_gap` reports gaps.
+        The messages are not delivered. The range must not include a gap, because only `skip_gap` reports
+        gaps.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -277,9 +280,9 @@ class Groups:
         self.open_records.add_skipped(key, first, end, now_ms)
 
     def skip_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Report the gap at the candidate offset, and finish the candidate and the fresh offsets of the gap.
+        """Report the gap at the candidate offset, and finish the candidate and all fresh offsets in the gap.
 
-        Every gap that a group skips is reported, because no other method skips gaps. Raise `StoreDamaged`.
+        Gaps are skipped only by this method, so every skipped gap is reported. Raise `StoreDamaged`.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -289,7 +292,7 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive at the end of the `with` block, so that one call sets all timers."""
+        """Begin all leases of a receive at the end of the `with` block, to set all timers in one call."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
@@ -302,9 +305,9 @@ class Groups:
     def lease(
         self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
-        """Lease the candidate, or, if `is_found` is set, a message that was found through its lite topic.
+        """Lease the candidate, or, if `is_found` is set, a message found through its lite topic.
 
-        Return the log offset to make durable, or 0 if the lease has no record. The caller must hold a
+        Return the log offset to make durable, or 0 if the lease is not recorded. Must be called within a
         `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
@@ -313,9 +316,9 @@ class Groups:
         return self.record_lease(key, lease, attempt, now_ms) if lease.message_group else 0
 
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
-        """Lease contiguous fresh messages from the candidate on; no message may have a message group.
+        """Lease a contiguous run of fresh messages that begins at the candidate.
 
-        The caller must hold a `leasing` block.
+        None of the messages may belong to a message group. Must be called within a `leasing` block.
         """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
@@ -329,7 +332,10 @@ class Groups:
         return self.record_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Record a valid lease for restoration after a restart, and return the log offset to make durable."""
+        """Record a valid lease, so that it is restored after a restart.
+
+        Return the log offset to make durable.
+        """
         entry = LeaseEntry(
             Kind.LEASED,
             0,
@@ -350,7 +356,10 @@ class Groups:
         return self.open_records.durable_at
 
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """End an unanswered lease, and record its end if the attempt counts or if the lease has a record."""
+        """End a lease that has not been acknowledged.
+
+        The end is recorded if the attempt counts or if the lease itself is recorded.
+        """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
             attempts = flight.attempts(offset).made - (failure is None)
@@ -361,7 +370,7 @@ class Groups:
         self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
-        """Update the finished messages, leases, topics, filters, or policy of a group."""
+        """Apply a change to the finished messages, leases, topics, filters, or policy of a group."""
         match fact:
             case Finished(group, topic, queue_id, ranges):
                 offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
@@ -394,7 +403,7 @@ class Groups:
             self._offsets[key] = GroupOffsets(offset)
 
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-        """Derive the messages in flight after a start, and restore recorded leases (`Leases.restore`)."""
+        """Derive the in-flight messages at startup, and restore recorded leases (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.set_first_generation(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
@@ -402,14 +411,14 @@ class Groups:
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def all_in_flight(self) -> list[InFlight]:
-        """Return the existing in-flight states of all groups on all queues."""
+        """Return all existing in-flight states, one for each group and queue."""
         return list(self._in_flight.values())
 
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return the number of messages that each group loses when queues begin at later offsets.
+        """Return the number of messages that each group misses when the first offsets of queues advance.
 
         `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
-        when the log began at `log_offset` or later loses no messages.
+        when the log began at `log_offset` or later misses no messages.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -424,7 +433,10 @@ class Groups:
         return [row for row in counts if row.message_count]
 
     def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Advance every group to the new first offsets of its queues, given as (topic, queue id, offset)."""
+        """Advance all groups to the new first offsets of their queues.
+
+        `minimums` contains (topic, queue id, new first offset) for each queue.
+        """
         for key, min_offset in self._new_first_offsets(minimums):
             self._offsets_to_change(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
@@ -440,15 +452,15 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receiving_keys(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the keys of the groups that receive a topic, for one queue of the topic."""
+        """Return the key of each group that receives a topic, for one queue of the topic."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the names of the groups that receive a topic, unsorted."""
+        """Return the names of the groups that receive a topic, in no particular order."""
         return [*self._members.get(topic, ())]
 
     def unfinished_count(self, key: GroupQueue, first: int, end: int) -> int:
-        """Return the number of messages from `first` to before `end` that a group has not finished."""
+        """Return the number of unfinished messages of a group from `first` up to but not including `end`."""
         offsets = self._offsets.get(key)
         return end - first if offsets is None else offsets.open_count(first, end)
 
@@ -459,7 +471,7 @@ class Groups:
     def next_log_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
         """Return the log offset of a group's next message, or -1 if there is no next message.
 
-        Return `unknown_offset` if the queue's file is damaged.
+        Return `unknown_offset` if the queue file is damaged.
         """
         committed_offset = max(self.committed_offset(key), queue.min_offset)
         if committed_offset >= queue.end_offset:
@@ -469,13 +481,13 @@ class Groups:
         return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Yield each queue that a group receives, with the key and the committed offset of the group."""
+        """Yield the key, the queue, and the committed offset for each queue that each group receives."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for key in self.receiving_keys(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: members of topics, policies, filters, missed messages, and offsets."""
+        """Return the state for a snapshot: topic members, policies, filters, missed messages, and offsets."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -489,7 +501,7 @@ class Groups:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state from its part of a snapshot."""
+        """Restore the state from a snapshot."""
         joined = frozen["joined"]
         for topic, groups in frozen["members"].items():
             joined_at = joined.get(topic, {})
@@ -510,7 +522,7 @@ class Groups:
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """Return the number of unfinished messages in all queues, by (topic, group)."""
+        """Return the total number of unfinished messages in all queues, by (topic, group)."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -526,7 +538,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return a group's offsets on a queue for modification, and create the offsets on first use."""
+        """Return a group's offsets on a queue for modification, creating them on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -538,11 +550,11 @@ class Groups:
         self.open_records.add_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a record of a group, and return the log offset to make durable."""
+        """Append a group record, and return the log offset to make durable."""
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the frozen group lists of the topics that changed since the last checkpoint."""
+        """Update the frozen group lists of topics that have changed since the last checkpoint."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -560,7 +572,7 @@ class Groups:
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
-        """Evaluate set-aside messages again with the current filters."""
+        """Reevaluate messages that were set aside, using the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:
@@ -568,7 +580,7 @@ class Groups:
                 self.woken[topic] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        """Remove a group from a topic, or entirely if `topic` is empty."""
+        """Remove a group from a topic, or remove the group entirely if `topic` is empty."""
         self.filters.remove_group(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
@@ -587,13 +599,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove a group's in-flight state on a queue, and end the leases on the queue."""
+        """Remove a group's in-flight state on a queue, and end the group's leases on the queue."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the current snapshot value of offsets, or None if the offsets have never changed."""
+    """Return the current snapshot value of the offsets, or None if the offsets have never changed."""
     return offsets.taken() or None
 
 

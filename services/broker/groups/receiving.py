@@ -1,28 +1,29 @@
-"""Implements receives, which lease messages to consumers, and acknowledgements, which finish messages.
+"""Implements the receive operation, which leases messages to consumers, and acknowledgements.
 
-A receive takes messages from all queues of a topic in rotation, or from the highest queue down for a PRIORITY
-topic, and leases the messages for a period of elapsed time. If a lease ends without an acknowledgement, its
-message is available again; after the last attempt that `attempts_max` of the group allows, the message is
-moved to the dead letters (`burying.py`). Leases of push consumers are renewed by heartbeats of their client.
+A receive scans all queues of a topic in rotation and leases messages for a period of elapsed time. The queues
+of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
+becomes available again. After the last attempt permitted by the group's `attempts_max`, the message is moved
+to the dead letters (`burying.py`). The leases of a push consumer are renewed by the heartbeats of its client.
 
-Only one message of a message group is leased at a time, and later messages are parked until the leased
-message is done. Leases on messages of a message group are recorded, so a leased message is not delivered to
-another consumer after a restart. Topics of type LITE are handled in `services.broker.groups.lite_receiving`.
+Only one message of a message group is leased at a time. Later messages of the message group are parked until
+the leased message is done. Leases on messages of a message group are recorded, so a leased message is not
+delivered to another consumer after a restart. LITE topics are handled by
+`services.broker.groups.lite_receiving`.
 
-A message that does not match the filter of the receive is finished only if the message matches no other
-filter of the group; otherwise the message waits for a receive with a matching filter (`group_filters.py`).
+A message that does not match the filter of a receive is finished only if it does not match any other filter
+of the group. Otherwise, the message is set aside for a receive with a matching filter (`group_filters.py`).
 
-A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or one larger message. The limit is checked
-with the stored size of the next body, so a body that is unpacked for the client may exceed the limit.
+A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
+applies to the stored size of each body, so bodies that are decompressed for the client may exceed the limit.
 
 Cost: the work of a receive is limited to that of `SCANNED_PER_RECEIVE_MAX` small messages plus one message,
-regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
-filter for properties of the same length (`Filter.work`). Entries with tags that cannot match are skipped by
-numpy and count as one hundredth. A gap left by damage is reported and skipped as a whole, regardless of tags,
-and counts as 1 (`Groups.skip_gap`). A queue file that is read in full counts by its size, even if the
-file is damaged, and is not read again by later receives. A receive that reaches its work limit while reading
-a damaged file returns without an error, and the caller repeats the receive immediately
-(`Received.has_read_damage`), because the remaining queues have not been scanned.
+regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of
+evaluating the filter on properties of the same length (`Filter.work`). Entries whose tags cannot match are
+skipped by numpy, and each counts as one hundredth. A gap left by damage is reported and skipped as a whole,
+regardless of tags, and counts as 1 (`Groups.skip_gap`). A queue file that must be read in full counts in
+proportion to its size, even if the file is damaged, and is not read again by later receives. If a receive
+reaches its work limit while it reads a damaged file, it returns without an error. The caller then repeats the
+receive immediately (`Received.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ PRIORITY: Final = "PRIORITY"
 
 
 class Receiving:
-    """The receive operation, and the operations on leased messages."""
+    """Implements the receive operation and the operations on leased messages."""
 
     def __init__(
         self,
@@ -113,20 +114,20 @@ class Receiving:
         """Lease up to `batch_size` available messages.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyFilters`.
-        Raise `TooManyRequests` if the group has the maximum number of messages in flight.
+        Raise `TooManyRequests` if the group already has the maximum number of messages in flight.
         """
         check_group_name(group)
         check_receivable(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.get_or_create(topic_name, now_ms)
-        # If a restart lost the response to an earlier attempt of this receive, the leases of that attempt
-        # end here, so that the repeated receive returns the same messages.
+        # If the response to an earlier attempt of this receive was lost in a restart, the leases of that
+        # attempt are ended here, so that the retry returns the same messages.
         self._end_restored_leases(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
             group, topic_name, wanted, client_id, now_ms
         )
-        if is_new:  # A lite topic may have waited for a receive with this filter.
+        if is_new:  # Messages in lite topics may have been waiting for a receive with this filter.
             self._lite.subscriptions.mark_all_ready(group, topic_name)
         state = ReceiveState(
             group,
@@ -158,7 +159,7 @@ class Receiving:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message, and return the log offset to make durable.
+        """Finish a leased message, and return the log offset that must be made durable.
 
         Raise `InvalidReceiptHandle`.
         """
@@ -170,7 +171,7 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        For each handle, in order, return the log offset to make durable, or the error.
+        Return a list that contains, for each handle in order, the log offset to make durable or an error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -179,12 +180,12 @@ class Receiving:
         for handle in handles:
             try:
                 key, lease = self._find_lease(group, topic, handle)
-                if lease.generation in ended:  # The call contains this handle twice.
+                if lease.generation in ended:  # The same handle occurs twice in the call.
                     raise _ended_lease_error(topic, receipts.decode(handle))
             except TidewheelError as error:
                 outlived = self._find_earlier_lease(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
-                    # The traceback would form a reference cycle with `answers`.
+                    # The traceback would create a reference cycle with `answers`.
                     answers.append(error.with_traceback(None))
                 else:
                     done.setdefault(outlived[0], []).append(outlived[1])
@@ -202,11 +203,12 @@ class Receiving:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """Make a lease end `invisible_ms` from now; return the new handle and the log offset to make durable.
+        """Change the end of a lease to `invisible_ms` from now.
 
-        The old handle becomes invalid. If `suspend` is set, the attempt does not count. Otherwise, the
-        attempt of a push consumer counts as a failure (`retry`), because the leases of push consumers are
-        renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        Return the new handle and the log offset to make durable. The old handle becomes invalid. If `suspend`
+        is set, the attempt is not counted. Otherwise, the attempt of a push consumer counts as failed
+        (`retry`), because the leases of push consumers are renewed by heartbeats. Raise
+        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -223,7 +225,7 @@ class Receiving:
         is_failed: bool,
         now_ms: int,
     ) -> tuple[str, int]:
-        """Replace a lease; after a failed last attempt, the new lease ends immediately."""
+        """Replace a lease. If the last attempt has failed, the new lease ends immediately."""
         if is_failed and self._burying.is_last_attempt(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
@@ -247,10 +249,10 @@ class Receiving:
         return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
-        """Deliver a leased message again `after_ms` from now, and count the current attempt.
+        """Schedule redelivery of a leased message `after_ms` from now, and count the current attempt.
 
-        If `after_ms` is None, the policy of the group determines the pause after the attempt. After the last
-        attempt, the message is moved to the dead letters at the next tick. Return the log offset that must be
+        If `after_ms` is None, the delay is determined by the group's policy. After the last attempt, the
+        message is instead moved to the dead letters at the next tick. Return the log offset that must be
         durable before the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
@@ -262,7 +264,7 @@ class Receiving:
         return self._replace_lease(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """End the lease on a message that was not delivered to its consumer, without counting the attempt."""
+        """End the lease on a message that never reached its consumer, without counting the attempt."""
         key, lease = self._find_lease(group, topic, handle)
         self._end_unanswered(key, lease, None, now_ms)
 
@@ -271,9 +273,9 @@ class Receiving:
     ) -> int:
         """Move a leased message to the group's dead letters, and return the log offset to make durable.
 
-        The dead letter's reason includes `reason`. The consumer's attempt count `attempt` is used if it
-        exceeds the count of the broker, because a FIFO push consumer repeats attempts under one lease. If
-        `StoreDamaged` is raised, the lease stays valid.
+        The reason stored in the dead letter includes `reason`. The consumer's attempt count `attempt` is used
+        if it exceeds the broker's count, because a FIFO push consumer makes several attempts under one lease.
+        If `StoreDamaged` is raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -281,7 +283,7 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:  # The message was deleted by retention or lost to damage.
+        if record is None:  # The message was deleted by retention or lost through damage.
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.peek_in_flight(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
@@ -291,7 +293,7 @@ class Receiving:
         return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew the subscriptions of a client, and the leases that the broker renews for the client."""
+        """Renew a client's subscriptions and its auto-renewed leases."""
         heard = self._leases.renew_client_leases(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._record_leases(heard, now_ms)
         self._groups.filters.record_heartbeat(client_id, now_ms)
@@ -300,23 +302,26 @@ class Receiving:
     def record_subscription(
         self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int
     ) -> None:
-        """Record that a client subscribes with a filter; the group keeps the filter of a live client."""
+        """Record the filter of a client's subscription.
+
+        The group keeps the filter as long as the client is alive.
+        """
         self._groups.filters.record_subscription(group, topic, wanted.text, client_id)
         self._groups.filters.record_heartbeat(client_id, now_ms)
 
     def expire_client(self, client_id: str, now_ms: int) -> None:
-        """Make a client's renewed leases expire at the next tick.
+        """Make a client's auto-renewed leases expire at the next tick.
 
-        The client's lite subscriptions are kept until `LITE_SILENT_MS_MAX`, because the client may reconnect.
+        The client's lite subscriptions are kept for `LITE_SILENT_MS_MAX`, because the client may reconnect.
         """
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.remove_client(client_id)
 
     def expire_lease(self, generation: int, now_ms: int) -> str:
-        """Make the message of an expired lease available, or queue it for the dead letters; return its topic.
+        """Make the message of an expired lease available again, or queue the message for the dead letters.
 
-        The lease of a last attempt is valid until its message is moved to the dead letters
-        (`services.broker.groups.burying`).
+        Return the topic of the message. The lease of a last attempt remains valid until its message is moved
+        to the dead letters (`services.broker.groups.burying`).
         """
         found = self._leases.find_lease(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -327,23 +332,23 @@ class Receiving:
         return key.topic
 
     def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """End every lease of a message group or lite topic on a queue; the attempts do not count."""
+        """End all leases of a message group or lite topic on a queue, without counting the attempts."""
         for lease in [
             one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
         ]:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases after a restart; each lease is valid at least until `leases_until_ms`.
+        """Restore recorded leases after a restart, and extend them to `leases_until_ms` if they end earlier.
 
-        A takeover sets `leases_until_ms`, and calls `record_lengthened` when records may be appended.
+        A takeover passes `leases_until_ms`, and calls `record_lengthened` once records can be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._burying.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record the leases that the current takeover has extended, so that the next takeover skips them."""
+        """Record the leases extended by the current takeover, so that the next takeover skips them."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -362,20 +367,20 @@ class Receiving:
         self._burying.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases of a receive that is repeated because its response was lost in a restart."""
+        """End the leases of a receive that is retried because its response was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
-        """Subscribe a group to a topic at the configured start, and return the log offset to make durable.
+        """Subscribe a group to a topic at the configured start position.
 
-        If the group receives the topic already, return 0.
+        Return the log offset to make durable, or 0 if the group is already subscribed to the topic.
         """
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST
-        # The positions also cover the queues of a deleted topic with the same name, because the current topic
-        # may have fewer queues and regain them later.
+        # The positions include the queues of a deleted topic with the same name. The current topic may have
+        # fewer queues, and the missing queues may be added again later.
         positions = {
             queue_id: queue.end_offset if is_latest else queue.min_offset
             for queue_id, queue in self._store.dispatch.queues_of(topic, limits.QUEUE_COUNT_MAX)
@@ -398,7 +403,7 @@ class Receiving:
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages from the queues of a topic.
 
-        Raise `StoreDamaged` if a queue is damaged and the receive leased no message.
+        Raise `StoreDamaged` if a queue is damaged and no message was leased.
         """
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
@@ -406,12 +411,12 @@ class Receiving:
             compared_bytes = queue.compared_bytes
             try:
                 self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
-            except StoreDamaged as error:  # Damage in the files of one queue does not affect other queues.
+            except StoreDamaged as error:  # Damage to the files of one queue does not affect other queues.
                 damaged = error
                 state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over and number < topic.queue_count:
-                return  # The next receive scans the other queues without reading damaged files again.
+                return  # The next receive scans the other queues without rereading the damaged files.
         if damaged is not None and not state.deliveries:
             raise damaged
 
@@ -432,9 +437,9 @@ class Receiving:
         )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
-        """Yield every queue id once, in rotation or, for a PRIORITY topic, from the highest id down.
+        """Yield each queue id once, in rotation or, for a PRIORITY topic, in descending order.
 
-        Each call begins one queue later, so that no queue of a topic without priorities starves.
+        Without priorities, each call starts at the next queue in the rotation, to prevent starvation.
         """
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
@@ -446,13 +451,13 @@ class Receiving:
         """Lease messages from one queue of a topic."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
-            flight.begin_at(queue.min_offset)  # A later record finishes and counts all earlier messages.
+            flight.begin_at(queue.min_offset)  # A later record counts and finishes all earlier messages.
         while not state.is_over:
             offset = self._next_candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
-            if offset < queue.min_offset:  # Retention has deleted the message of an ended restored lease.
+            if offset < queue.min_offset:  # The message of a restored lease was deleted by retention.
                 is_fresh = offset == flight.next_offset
                 end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
                 self._groups.skip_messages(key, offset, end, state.now_ms)
@@ -470,15 +475,18 @@ class Receiving:
             elif record is None or not wanted_by:
                 self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # The receive found the message before `burying.py` moved it to the dead letters.
+                # `burying.py` has not yet moved the exhausted message to the dead letters.
                 self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease contiguous messages from the next offset on in one step; return whether any was leased."""
+        """Lease a contiguous run of messages at the next offset in one step.
+
+        Return whether any message was leased.
+        """
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With a tag filter, `_next_candidate` must search for each message, and a run of one message has no
+        # With a tag filter, each message must be found by `_next_candidate`. A run of a single message has no
         # advantage.
         if state.tags_codes is not None or count < 2:
             return False
@@ -491,7 +499,7 @@ class Receiving:
     def _read_entry(
         self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
     ) -> Record | None:
-        """Return the record of an entry, from the records that were read ahead or from the log."""
+        """Return the record of an entry, either from the read-ahead records or from the log."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -500,9 +508,9 @@ class Receiving:
     def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset of a gap or a matching tag, and finish the offsets before it.
+        """Return the next offset that has a matching tag or is in a gap, and finish all offsets before it.
 
-        Return None if there is no such offset, or if the scan limit is reached.
+        Return None if there is no such offset or if the scan limit is reached.
         """
         while not state.is_scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
@@ -542,23 +550,23 @@ class Receiving:
     def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
-        """Return whether a message is next in its message group, or may join the run of the current receive.
+        """Return whether a message is next in its message group or may join the run of the current receive.
 
-        A message that only other filters match does not join a run.
+        A message that matches only other filters does not join a run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
         if not is_mine:
             return False
-        # A fresh message joins a run only if its message group has no parked messages, because
-        # `_lease_parked` leases parked messages first.
+        # A fresh message may join a run only if its message group has no parked messages, because parked
+        # messages must be leased first (`_lease_parked`).
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
     def _lease_parked(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
-        """Lease the messages that are parked after the leased message, up to the maximum length of a run."""
+        """Lease the messages parked behind the leased message, up to the maximum run length."""
         while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
             if offset is None or not state.may_join_run(flight, offset, message_group):
@@ -572,21 +580,21 @@ class Receiving:
             if record is None or not state.matches_filter(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # A later scan moves the exhausted message to the dead letters.
+                return  # The exhausted message is moved to the dead letters by a later scan.
             self._lending.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease has ended."""
+        """Return the lease for a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # An equal handle is accepted without decoding, which would dominate the cost of the lookup.
+            # An identical handle is not decoded, because decoding would dominate the cost of the lookup.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
-            # A restored lease has no handle, so the decoded fields are compared.
+            # A restored lease has no handle, so the fields of the receipt are compared instead.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
@@ -595,9 +603,9 @@ class Receiving:
     def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
 
-        The lease of a plain message is not recorded, so the lease is lost when the leader changes. If the
-        message is neither done nor leased again, an acknowledgement by its consumer is accepted, which avoids
-        a second delivery.
+        The lease on a message without a message group is not recorded, so it is lost when the leader changes.
+        If the message is neither done nor leased again, an acknowledgement by its consumer is accepted, to
+        avoid a second delivery.
         """
         try:
             receipt = receipts.decode(handle)
@@ -617,14 +625,14 @@ class Receiving:
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record: Record | None = None
-        with suppress(StoreDamaged):  # Damage at one message must not fail the other handles of the call.
+        with suppress(StoreDamaged):  # A damaged message must not fail the other handles in the call.
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the duration of a lease, in ms. Raise `IllegalInvisibleTime` if the duration is illegal."""
+        """Return the lease duration in ms. Raise `IllegalInvisibleTime` if the duration is out of range."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -639,7 +647,7 @@ def _ended_lease_error(topic: str, receipt: receipts.Receipt) -> InvalidReceiptH
 
 
 def _check_invisible(invisible_ms: int, low_ms: int) -> None:
-    """Raise `IllegalInvisibleTime` if the duration of a lease (ms) is out of range."""
+    """Raise `IllegalInvisibleTime` if a lease duration is out of range."""
     high_ms = limits.INVISIBLE_MS_MAX
     if not low_ms <= invisible_ms <= high_ms:
         wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
@@ -650,5 +658,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _sorted_codes(tags_codes: frozenset[int]) -> Integers:
-    """Return the hash codes of tags as a sorted int64 array, for `ConsumeQueue.next_match`."""
+    """Return the hash codes of tags as a sorted int64 array, as required by `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)
