@@ -1,33 +1,33 @@
-"""Moves messages that have no attempts left to the dead letters without waiting for a receive.
+"""Moves messages that have no attempts left to the dead letters, without waiting for another receive.
 
-Without an immediate move, a message that crashes its consumers would wait for another receive, which might
-never occur, and operators would not see the message among the dead letters. The end of the last attempt
-therefore triggers the move to the dead letters:
+If such a message were moved only by the next receive, it might never appear among the dead letters, because a
+message that crashes its consumers also prevents their receives. The move to the dead letters is therefore
+triggered when the last attempt ends:
 
     the last attempt's lease expires -----+
     the consumer reports a failure -------+
     a start finds no attempts left -------+--> `ExhaustedMessages` --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If a new policy allows more attempts before the move, the lease expires normally, and the message is delivered
-again.
+If a new policy allows more attempts before the message is moved, the lease expires normally and the message
+is redelivered.
 
 Rules:
-- A failed attempt is followed by a pause before the next attempt, but the last attempt is not followed by a
-  pause. The lease of the last attempt expires when the consumer reports the failure, or when a new policy
-  makes the current attempt the last one.
-- The lease of the last attempt remains valid until its message is moved, so that a late acknowledgement is
-  accepted. A single step ends the lease and moves the message, as in a move that a consumer requests.
+- Every failed attempt except the last one is followed by a pause. The lease of the last attempt expires as
+  soon as the consumer reports the failure, or when a new policy makes the current attempt the last one.
+- The lease of the last attempt remains valid until the message is moved, so that a late acknowledgement is
+  accepted. The lease is ended and the message is moved in a single step, as when a consumer requests the
+  move.
 - A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable, and the next flush
-  triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of queue files in
-  full, and the next tick follows immediately.
-- A receive that finds a message without attempts left also moves the message (`receiving.py`).
+  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` bytes of queue files
+  in full, and the next tick follows immediately.
+- A receive that encounters a message with no attempts left also moves the message (`receiving.py`).
 
-Memory: each queued message has one entry until the message is moved. Cost: the record of each message is read
-once and appended once.
+Memory usage is one entry for each queued message, until the message is moved. Cost: the record of each
+message is read once and appended once.
 
-Weak spot: the entry of a message remains queued when the message is acknowledged, renewed, moved, or
-delivered. Every entry is therefore checked again when it is processed.
+Weak spot: an entry remains in the queue after its message is acknowledged, renewed, moved, or delivered.
+Every entry is therefore checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ USED_UP = "attempts used up"
 
 
 class ExhaustedMessages:
-    """The queue of messages to move to the dead letters, in the order in which they were found."""
+    """The queue of messages to be moved to the dead letters, in the order in which they were found."""
 
     def __init__(
         self,
@@ -67,29 +67,32 @@ class ExhaustedMessages:
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """The number of queue file bytes that the current tick has read in full."""
+        """The number of bytes of queue files that the current tick has read in full."""
 
     def has_more(self) -> bool:
-        """Return whether any queued message can be moved to the dead letters now."""
+        """Return whether any queued messages can be moved to the dead letters now."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a failed lease was the last attempt, and queue its message in this case."""
+        """Queue the message of a failed lease if the attempt was the last one.
+
+        Return whether the message was queued.
+        """
         is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
     def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
-        """Queue a message without a lease if the current policy allows no more attempts."""
+        """Queue an unleased message if the current policy allows no more attempts."""
         if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
-        """Queue every message of one or all groups that has no attempts left and is not being processed.
+        """Queue all messages of one group, or of all groups, that are not leased and have no attempts left.
 
-        If the policy now allows more attempts for the message of a queued lease, the lease expires normally
-        and immediately, because redelivery does not have to wait for a flush.
+        If the policy now allows more attempts for a queued message, its lease expires normally at the next
+        tick, because the redelivery need not wait for a flush.
         """
         self._used_up += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
@@ -104,7 +107,10 @@ class ExhaustedMessages:
                 self._leases.reschedule_expiry(generation)
 
     def move_queued(self, now_ms: int) -> list[str]:
-        """Move queued messages up to the limits of a tick, and return the topics of messages to redeliver."""
+        """Move queued messages to the dead letters, up to the limits of a tick.
+
+        Return the topics of the messages that must be redelivered instead.
+        """
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._has_budget:
             topic = self._move_leased(self._last_leases.popleft(), now_ms)
@@ -117,11 +123,11 @@ class ExhaustedMessages:
 
     @property
     def _has_budget(self) -> bool:
-        """Whether the limits of the current tick allow more messages to be moved."""
+        """Whether more messages may be moved within the limits of the current tick."""
         return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _move_leased(self, generation: int, now_ms: int) -> str | None:
-        """End a lease and move its message, unless the lease was answered or renewed in the meantime.
+        """End a lease and move its message, unless the lease has since been ended or renewed.
 
         If the message must be redelivered instead, return its topic.
         """
@@ -131,7 +137,7 @@ class ExhaustedMessages:
         key, lease = found
         failure, record = failure_of(lease, now_ms), self._find_record(key, lease.queue_offset)
         if failure is None or record is None or not self.is_last_attempt(key, lease):
-            # The next receive skips or reports a deleted or damaged message.
+            # A deleted or damaged message is skipped or reported by the next receive.
             self._groups.end_unanswered(key, lease, failure, now_ms)
             return key.topic
         attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).failed(failure)
@@ -139,12 +145,12 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a lease's attempt is the last one that the group's current policy allows."""
+        """Return whether a lease is the last attempt permitted by the group's current policy."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Move a message that has no lease, unless it was delivered, finished, or moved in the meantime."""
+        """Move an unleased message, unless it has since been delivered, finished, or moved."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.peek_in_flight(key).is_used_up(offset, attempts_max):
             return
@@ -159,7 +165,7 @@ class ExhaustedMessages:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return the record of a message, or None if the record is deleted or damaged."""
+        """Return the record of a message, or None if the record has been deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

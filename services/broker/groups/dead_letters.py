@@ -1,12 +1,12 @@
-"""Keeps dead letters, with the reason and the errors, in the topic `%DLQ%<group>`.
+"""Stores dead letters, with their reasons and errors, in the topic `%DLQ%<group>`.
 
-A dead letter is a message that a consumer group has failed to process. A dead letter is open until an
-operator redrives or purges it. Finished dead letters are recorded as the progress of the group `OPERATORS` on
-the dead-letter topic, in ordinary acknowledgement records.
+A dead letter is a message that a consumer group has failed to process. A dead letter remains open until an
+operator redrives or purges it. Finished dead letters are recorded in ordinary acknowledgement records, as
+progress of the group `OPERATORS` on the dead-letter topic.
 
-A message that is redriven to its original topic is delivered only to its group, because other groups have
-already received the message. A message that is redriven to another topic is delivered to all groups. A
-redriven message keeps its message id.
+If a message is redriven to its original topic, it is delivered only to the group that failed to process it,
+because other groups have already received the message. If a message is redriven to another topic, it is
+delivered to all groups. A redriven message keeps its message id.
 """
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ class DeadLetters:
         statistics: Statistics,
         refuse_new: Callable[[], None],
     ) -> None:
-        """`refuse_new` raises `DiskFull` while the disk has no room for new messages."""
+        """`refuse_new` raises `DiskFull` if the disk has no space for new messages."""
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
     def move_message(
         self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
     ) -> int:
-        """Move a message and its attempts to the dead letters, and return the log offset to make durable."""
+        """Move a message to the dead letters, and return the log offset to make durable.
+
+        The dead letter includes the number of attempts, and the first and last errors.
+        """
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
             property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
@@ -84,9 +87,10 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return up to `count_max` open dead letters of a group, oldest first.
+        """Return up to `count_max` open dead letters of a group, in order from oldest to newest.
 
-        A page with more than one dead letter contains at most `LOOK_BYTES_MAX` bytes of bodies.
+        The bodies in a page have a total size of at most `LOOK_BYTES_MAX` bytes, unless the page contains
+        only one dead letter.
         """
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
@@ -107,12 +111,12 @@ class DeadLetters:
         return DeadLetterPage(dead_letters, None)
 
     def group_names(self) -> list[str]:
-        """Return the names of all groups that ever had dead letters, unsorted."""
+        """Return the names of all groups that have ever had dead letters, in no particular order."""
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count_open(self, group: str) -> DeadLetterCount:
-        """Return the number of open dead letters of a group, or 0 if the group never had dead letters."""
+        """Return the number of open dead letters of a group."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -121,10 +125,11 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Resend a dead letter to the topic `target`, or to its original topic for its own group only.
+        """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
-        Return the log offset that must be durable before the response is sent. Raise `DiskFull`,
-        `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict` or `TopicNotFound`.
+        In its original topic, the message is delivered only to its own group. Return the log offset that must
+        be durable before the response is sent. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic`,
+        `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -135,7 +140,7 @@ class DeadLetters:
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group
-        else:  # Consumers of the other topic receive the name of the original topic.
+        else:  # The name of the original topic is passed to the consumers of the other topic.
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = copy_of(record, topic.name, marks)
@@ -164,9 +169,10 @@ class DeadLetters:
 
 
 def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return a number that selects the queue of a copied message, from its lite topic, group, or offset.
+    """Return a number that determines the queue of a copied message.
 
-    Raise `MessageTypeConflict`.
+    The number is derived from the lite topic, the message group, or the queue offset of the message. Raise
+    `MessageTypeConflict`.
     """
     lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
@@ -186,7 +192,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def copy_of(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a copy of a message for another topic, without its delivery properties."""
+    """Return a copy of a message for another topic, without the properties of earlier deliveries."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

@@ -1,8 +1,8 @@
-"""Implements group filters: a group receives all messages that match any filter of its clients.
+"""Implements group filters: a group receives every message that matches a filter of any of its clients.
 
-RocketMQ keeps one filter per group and topic, so clients in one group that use different filters lose each
-other's messages, because a message that does not match one filter is done for the whole group. In Tidewheel,
-a message is skipped only if no filter of the group matches it:
+RocketMQ keeps a single filter per group and topic. If the clients of a group use different filters, messages
+are lost, because a message that does not match the filter of one client is done for the whole group. In
+Tidewheel, a message is skipped only if it matches no filter of the group:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
@@ -13,29 +13,29 @@ a message is skipped only if no filter of the group matches it:
     a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are re-evaluated
 
 Rules
-1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so the filters are known before the
-   first client request after a start or on a new leader.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all filters for one message may
-   take at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A new filter that exceeds a
-   limit of the group is rejected. Two filters are equal if their texts are equal
+1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so that they are available before
+   the first client request after a restart or a leader change.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all of the filters for a single
+   message may cost at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A new filter
+   that would exceed one of these limits is rejected. Two filters are equal if their texts are equal
    (`consumequeue.filter.FilterText`).
-3. A filter that has not been used since the start is kept for an additional `FILTER_SETTINGS_MS`, because
+3. A filter that has not been used since startup is kept for an additional `FILTER_SETTINGS_MS`, because
    clients may need this time to report their subscriptions.
-4. Idle time is counted only while other filters of the group are in use. The clock of a `FilterSet` advances
-   with each receive of the group, by at most `FILTER_STEP_MS`. The clock stops while the group sends no
-   receives, so the first receive after a break does not cause the removal of other clients' filters.
+4. Idle time accumulates only while other filters of the group are in use. The clock of a `FilterSet` is
+   advanced by each receive of the group, by at most `FILTER_STEP_MS`. If the group sends no receives, the
+   clock stops, so the first receive after a break does not cause the filters of other clients to be removed.
 5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
-   full cache sends no receives. A client counts as a user of the filter of its latest receive. Before the
-   first receive after a start or a leader change, a client counts as a user of the filter of its subscription
-   (`GroupFilters.record_subscription`).
-6. A recorded filter that this version cannot parse matches every message, so no message is lost.
+   full cache sends no receives. A client is counted as a user of the filter in its latest receive. Before its
+   first receive after a restart or a leader change, a client is counted as a user of the filter in its
+   subscription (`GroupFilters.record_subscription`).
+6. If a recorded filter cannot be parsed by this version, it matches every message, so no message is lost.
 
-Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after
-a start.
+Only the filter texts are stored in the log. The clocks, clients, and bits are derived state, which is not
+preserved across restarts.
 
-Memory: a group uses 1 KiB per topic, plus the filter texts, which take at most `FILTERS_BYTES_MAX` for all
-groups together. Cost: a receive makes one identity test for its filter, and marks the filter as used. Weak
-spot: a message that matches only an unused filter blocks its message group until the filter is removed.
+Memory usage is 1 KiB per group and topic, plus the filter texts, which occupy at most `FILTERS_BYTES_MAX` for
+all groups together. Cost: a receive performs one identity test for its filter and marks the filter as used.
+Weak spot: a message that matches only an unused filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
 Use = tuple[str, str]
-"""A pair of a group and a topic."""
+"""The names of a group and a topic."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownFilter:
-    """A filter of a group on a topic; `used_ms` is a time on the clock of the `FilterSet`."""
+    """A filter of a group on a topic.
+
+    `used_ms` is the time of the last use, according to the clock of the `FilterSet`.
+    """
 
     filter: Filter
     bit: int
@@ -67,13 +70,13 @@ class KnownFilter:
     """The other filters of the group."""
     used_ms: int = 0
     is_used: bool = False
-    """Whether a client has used the filter since the start."""
+    """Whether a client has used the filter since startup."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The most recent clients of this filter, newest last, and at most `FILTER_CLIENTS_MAX`."""
+    """The `FILTER_CLIENTS_MAX` most recent clients of this filter, in order from oldest to newest."""
 
 
 class FilterSet:
-    """The derived state of the filters of one group on one topic."""
+    """The filters of a group on a topic, with their derived state."""
 
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
@@ -82,9 +85,9 @@ class FilterSet:
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
-        """The hashes of the tags that any filter may match, or None for all tags."""
+        """The hash codes of the tags that the filters may match, or None if all tags may match."""
         self.queue_ids: set[int] = set()
-        """The queues in which messages may have been set aside."""
+        """The ids of the queues in which messages may have been set aside."""
         self._latest: KnownFilter | None = None
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
@@ -106,7 +109,7 @@ class FilterSet:
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Record a receive with a filter, and return whether the client has changed its filter."""
+        """Record a receive with a filter, and return whether the client has switched to this filter."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -118,14 +121,17 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of a filter, unless the client already counts as a user of any filter."""
+        """Count a client as a user of a filter, unless it is already counted as a user of some filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
             known.clients[client_id] = None
 
     def idle_filters(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
-        """Return the idle filters; `alive_ms` contains the time of the last heartbeat of each client."""
+        """Return the filters that have become idle.
+
+        `alive_ms` contains the time of the last heartbeat of each client.
+        """
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
         self._looked_ms = self._served_ms
@@ -151,30 +157,30 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return the filters of a group on a topic."""
+        """Return the filter set of a group on a topic, which is created on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
         return found
 
     def peek(self, group: str, topic: str) -> FilterSet:
-        """Return a read-only view of a group's filters on a topic, without creating state."""
+        """Return a read-only view of a group's filter set on a topic, without creating the set."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of a group's filters on a topic, oldest first."""
+        """Return the texts of a group's filters on a topic, in order from oldest to newest."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
-        """Return all filters as tuples of group, topic, and filter texts."""
+        """Return a (group, topic, filter texts) tuple for each group and topic with filters."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
     def mixed_groups(self) -> list[Use]:
-        """Return the (group, topic) pairs with several filters."""
+        """Return all (group, topic) pairs that have more than one filter."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
     def check_room(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if one more filter would exceed a limit of the group or of all groups."""
+        """Raise `TooManyFilters` if adding a filter would exceed a limit per group or a global limit."""
         text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
@@ -193,7 +199,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if evaluating all filters of a group for one message would take too long."""
+        """Raise `TooManyFilters` if evaluating all filters of a group for a message would take too long."""
         others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -208,35 +214,35 @@ class GroupFilters:
         )
 
     def record_heartbeat(self, client_id: str, now_ms: int) -> None:
-        """Record a heartbeat of a client."""
+        """Record a client heartbeat."""
         self._alive_ms.pop(client_id, None)
         self._alive_ms[client_id] = now_ms
         if len(self._alive_ms) > limits.CLIENTS_MAX:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client that has left, so its filters can become idle."""
+        """Remove a client that has left, so that its filters can become idle."""
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of the filter in its subscription until its first receive."""
+        """Count a client as a user of the filter in its subscription until the client's first receive."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)
 
     def idle_filters(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
-        """Return the idle filters of a group on a topic."""
+        """Return the filters of a group on a topic that have become idle."""
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter, and return the ids of queues that may have set-aside messages to re-evaluate."""
+        """Add a filter, and return the ids of the queues with messages that may have to be reevaluated."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
-            self._texts[group, topic] = texts | {text: None}  # A checkpoint may use the old dictionary.
+            self._texts[group, topic] = texts | {text: None}  # A checkpoint may still use the old dict.
             self._bytes += _text_bytes(text)
         return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters, and return the ids of queues that may have set-aside messages to re-evaluate."""
+        """Remove filters, and return the ids of the queues with messages that may have to be reevaluated."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -252,19 +258,19 @@ class GroupFilters:
             del self._sets[use]
 
     def freeze(self) -> Any:
-        """Return the snapshot part: the texts of all filters."""
+        """Return the state for a snapshot, which consists of the texts of all filters."""
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state from its part of a snapshot."""
+        """Restore the state from a snapshot."""
         for group, topic, texts in frozen:
             for text in texts:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild the derived state of a filter set, and keep its clock, use times, and clients.
+        """Rebuild a filter set from the filter texts, preserving its clock, use times, and clients.
 
-        Return the ids of queues that may have set-aside messages.
+        Return the ids of the queues that may have set-aside messages.
         """
         before = self._sets.pop((group, topic), None)
         if before is None:
@@ -280,7 +286,10 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter as text; a long expression is truncated and followed by its CRC-32."""
+    """Return a filter as text for display.
+
+    A long expression is truncated, and its CRC-32 is appended.
+    """
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"
@@ -291,7 +300,7 @@ def _parsed(text: FilterText) -> Filter:
     with suppress(IllegalFilter):
         if text.type != SQL:
             return parse_tags(text.expression)
-        # The import is deferred because building the parser takes 90 ms, which would delay every command.
+        # The import is deferred, because building the parser takes 90 ms, which would delay every command.
         from consumequeue.sql_filter import parse_sql
 
         return parse_sql(text.expression)

@@ -1,4 +1,4 @@
-"""Defines the arguments and results of operations on consumer groups and their dead letters."""
+"""Defines the arguments and results of operations on consumer groups and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, From
 
 
 class GroupQueue(NamedTuple):
-    """The key of a group's offsets on one queue."""
+    """The key that identifies a group on a queue."""
 
     group: str
     topic: str
@@ -22,10 +22,11 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """A start position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
+    """A start position that applies to every queue of a topic.
 
-    `places` maps (topic, queue id) to the offset for a store time, for the queues that the caller has already
-    searched. A search in a queue takes about 20 reads.
+    Depending on `kind`, `at` is a store time (ms since 1970) or a queue offset. `places` maps
+    (topic, queue id) to the offset that corresponds to the store time, for queues that have already been
+    searched by the caller. Searching a queue takes about 20 reads.
     """
 
     kind: From = From.EARLIEST
@@ -38,8 +39,9 @@ class GroupPolicy:
     """The delivery policy of a group.
 
     `retry_after_ms` contains the pauses between attempts, which are sent to consumers. `fifo_run_max` is the
-    maximum number of messages of one message group in a single receive, in order. If `is_lite_exclusive` is
-    set, only the client that most recently subscribed to a lite topic receives its messages for the group.
+    maximum number of consecutive messages of a message group that a single receive may return. If
+    `is_lite_exclusive` is set, the messages of a lite topic are delivered only to the client of the group
+    that most recently subscribed to the lite topic.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -51,13 +53,13 @@ class GroupPolicy:
 
 @dataclass(slots=True, frozen=True)
 class QueueView:
-    """The state of a group on one queue.
+    """The state of a group on a queue.
 
     All messages below `committed_offset` are done, and no message at or above `next_offset` has been
-    delivered. `done_above` is the number of done messages between the two offsets. The queue contains the
-    offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of messages that
-    were returned or held back and will be delivered later. `oldest_ms` is the store time of the first
-    unfinished message.
+    delivered. `done_above` is the number of messages between the two offsets that are done. The queue
+    contains the offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of
+    messages that were released or held back and will be delivered later. `oldest_ms` is the store time of the
+    first unfinished message.
     """
 
     topic: str
@@ -73,7 +75,7 @@ class QueueView:
 
     @property
     def lag(self) -> int:
-        """The number of unfinished messages."""
+        """The number of unfinished messages in the queue."""
         return self.end_offset - self.committed_offset - self.done_above
 
 
@@ -81,8 +83,8 @@ class QueueView:
 class FilterView:
     """A filter of a group on a topic.
 
-    `clients` contains the most recent known users of the filter, and `waiting` is the number of messages set
-    aside for the filter. A message that matches several filters is counted once for each matching filter.
+    `clients` contains the ids of the filter's most recent clients, and `waiting` is the number of messages
+    that are set aside for the filter. A message that matches several filters is counted for each of them.
     """
 
     topic: str
@@ -93,7 +95,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """The number of messages that retention deleted before a group finished them, with the last loss time."""
+    """The number of messages that a group lost to retention, and the time of the last loss."""
 
     topic: str
     count: int
@@ -102,7 +104,7 @@ class MissedView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """The view of a consumer group, with its policy, queue positions, filters, and missed messages."""
+    """A view of a consumer group, with its policy, queue positions, filters, and missed messages."""
 
     name: str
     policy: GroupPolicy
@@ -113,7 +115,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """The offset of the first unfinished message in a queue, `before` and `after` a reset."""
+    """The position of a group in a queue before and after a reset."""
 
     topic: str
     queue_id: int
@@ -125,7 +127,7 @@ class Move:
 
 @dataclass(slots=True, frozen=True)
 class Reset:
-    """The position changes of a reset; `durable_at` is 0 for a dry run."""
+    """The position changes made by a reset. In a dry run, `durable_at` is 0."""
 
     moves: list[Move]
     durable_at: int
@@ -133,28 +135,28 @@ class Reset:
 
 @dataclass(slots=True, frozen=True)
 class Received:
-    """The messages that a receive leased, to be delivered when the log is durable up to `durable_at`.
+    """The messages leased by a receive, which may be delivered once the log is durable up to `durable_at`.
 
-    If `is_unfinished` is set, the receive reached a limit, and more messages may be available. If
-    `has_set_aside` is set, the receive left messages for receives with other filters of the group. If
-    `has_read_damage` is set, the receive spent work on a damaged queue file, which is read only once, so
-    repeating the receive immediately makes progress.
+    If `is_unfinished` is set, the receive has reached a limit, and more messages may be available. If
+    `has_set_aside` is set, the receive has set messages aside for other filters of the group. If
+    `has_read_damage` is set, the receive has read a damaged queue file, which is not read a second time, so
+    an immediate retry makes progress.
     """
 
     deliveries: list[Delivery]
     durable_at: int
     is_unfinished: bool
     work: int
-    """The work done, in units of `limits.WORK_NS`."""
+    """The amount of work done, in units of `limits.WORK_NS`."""
     has_set_aside: bool = False
     has_read_damage: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """A message that a group failed to process.
+    """A message that a group has failed to process.
 
-    An error has the form "<ms since 1970> <description>", and is empty if unknown.
+    Each error has the form "<ms since 1970> <description>", or is empty if the error is unknown.
     """
 
     queue_offset: int
@@ -178,7 +180,10 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """A page of dead letters, oldest first; `after` is the cursor for the next page, or None on the last."""
+    """A page of dead letters, in order from oldest to newest.
+
+    `after` is the cursor for the next page, or None on the last page.
+    """
 
     dead_letters: list[DeadLetter]
     after: int | None

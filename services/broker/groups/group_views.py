@@ -1,4 +1,4 @@
-"""Provides views of consumer groups and their positions, and operations that change groups."""
+"""Provides views of consumer groups and their positions, and administrative operations on groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """The group views and group operations for operators."""
+    """The views of consumer groups, and the group operations that are available to operators."""
 
     def __init__(
         self,
@@ -49,33 +49,39 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def view_all(self) -> list[GroupView]:
-        """Return the views of all groups, sorted by name and without filters."""
+        """Return the views of all groups, sorted by name. The views do not include filters."""
         return [self._view(name) for name in self._groups.names()]
 
     def view_group(self, name: str) -> GroupView:
-        """Return the view of one group. Raise `GroupNotFound` if the group does not exist."""
+        """Return the view of a group. Raise `GroupNotFound` if the group does not exist."""
         self._check_known(name)
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield the view of each queue of a group, so that the caller may pause between views."""
+        """Yield a view of each queue of a group.
+
+        The views are generated one at a time, so that the caller can pause between them.
+        """
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assemble_view(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group view assembled from the views of `queues_of`. Raise `GroupNotFound`."""
+        """Return a group view that is assembled from the queue views of `queues_of`.
+
+        Raise `GroupNotFound`.
+        """
         self._check_known(name)
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield (group, filter) for each filter on a topic that a group receives with several filters."""
+        """Yield a (group, filter) pair for each filter of a group that has several filters on the topic."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return the number of messages leased to each client in a group, by client id."""
+        """Return the number of messages leased to each client of a group, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
@@ -83,9 +89,9 @@ class GroupViews:
     ) -> int:
         """Create a group that receives `topic` from a start position, or no topic if `topic` is empty.
 
-        Return the log offset that must be durable before the response is sent. Without a topic, a call for an
-        existing group with the same policy has no effect. Raise `GroupExists`, `TopicNotFound`,
-        `IllegalGroup` or `ClientMistake` before any change.
+        Return the log offset that must be durable before the response is sent. If `topic` is empty and the
+        group already exists with the same policy, the call has no effect. Raise `GroupExists`,
+        `TopicNotFound`, `IllegalGroup`, or `ClientMistake` before anything is changed.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -117,7 +123,7 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or from all topics and with its policy if `topic` is empty.
+        """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
 
         Return the log offset that must be durable before the response is sent. Raise `GroupNotFound`.
         """
@@ -127,7 +133,7 @@ class GroupViews:
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
+        """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
 
         Raise `GroupNotFound`.
         """
@@ -179,7 +185,7 @@ class GroupViews:
         return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
-        """Return the filters of a group on a topic, oldest first."""
+        """Return the filters of a group on a topic, in order from oldest to newest."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.peek(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
@@ -203,9 +209,10 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return the store time of a group's next message, or None if there is none or the queue is damaged.
+        """Return the store time of a group's next message, or None if there is no next message.
 
-        One damaged queue must not prevent the views and metrics of all other queues.
+        Also return None if the queue is damaged, because a damaged queue must not make the views and metrics
+        of other queues unavailable.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
@@ -225,7 +232,7 @@ class GroupViews:
         ]
 
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
-        """Return the queue offset of a start position."""
+        """Return the queue offset that corresponds to a start position."""
         if start.kind is From.TIME:
             found = start.places.get((topic, queue_id))
             if found is None:

@@ -6,29 +6,29 @@
                           renewed by heartbeats of its client, or set to another time by its consumer
 
 A lease is identified by its generation, so an old receipt handle does not match a later lease on the same
-message. Most leases exist only in memory, and their unacknowledged messages are delivered again after a
-restart. Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are
-restored at startup.
+message. Most leases exist only in memory, and their unacknowledged messages are redelivered after a restart.
+Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at
+startup.
 
-The generations of a start are numbered from the time of the start, above the generations of earlier starts.
-If the clock stopped, or if the node was a follower for a long time, the generations of two starts may
-overlap, but receipt handles still differ in message, times, and epoch.
+The generation counter starts from the time of the broker's start, so that its values exceed the generations
+of earlier starts. If the clock stopped, or if the node was a follower for a long time, the generations of two
+starts may overlap, but the receipt handles still differ in message, times, and epoch.
 
-A takeover by a new leader extends leases that would end before their consumers can acknowledge the messages.
-Each extension is recorded, and a later takeover does not extend the same lease again, unless a heartbeat of
-the consumer has been recorded in the meantime.
+When a new leader takes over, it extends all leases that would end before their consumers can acknowledge the
+messages. Each extension is recorded, and a later takeover does not extend the same lease again unless a
+heartbeat of the consumer has been recorded in the meantime.
 
-Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so steps of the clock neither
-end nor prolong leases.
+Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor
+extend leases.
 
-Only `Groups` begins, replaces, and ends leases, because `InFlight` and `GroupOffsets` hold parts of each
-lease. All other callers only look up leases in `Leases` and change their end times.
+Leases are begun, replaced, and ended only by `Groups`, because parts of their state are stored in `InFlight`
+and `GroupOffsets`. All other callers only look up leases in `Leases` or change the end times of leases.
 
-Cost: each lease takes one object, one dict entry in `Leases`, one dict entry in `InFlight`, and one timer of
-the timing wheel.
+Cost: each lease requires one object, one dict entry in `Leases`, one dict entry in `InFlight`, and one timer
+in the timing wheel.
 
-Weak spot: a lease is not scheduled again after its timer has fired. Either `Receiving.expire_lease` ends the
-lease, or the lease ends when its message is moved to the dead letters (`burying.py`).
+Weak spot: a lease is not rescheduled automatically after its timer has fired. Either `Receiving.expire_lease`
+ends the lease, or the lease ends when its message is moved to the dead letters (`burying.py`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""Generations are unique across starts as long as at most this many leases begin per ms."""
+"""The maximum number of leases per ms for which generations are unique across restarts."""
 
 
 class Leases:
-    """All leases of a broker, with generations numbered from the start time `now_ms`."""
+    """All valid leases of a broker; the generation counter starts from the start time `now_ms`."""
 
     def __init__(
         self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
@@ -65,22 +65,22 @@ class Leases:
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
-        Store times do not advance until a clock that was set back has caught up, so the first generations of
-        starts with the same store time are far apart.
+        After the clock has been set back, store times do not advance until the clock has caught up. The first
+        generations of starts with the same store time are therefore far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
             self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
     def next_generation(self) -> int:
-        """Return the generation of a new lease."""
+        """Return a generation for a new lease."""
         self._generation += 1
         return self._generation
 
     def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
         """Begin one or more leases that end at the same time and belong to the same client.
 
-        Leases with a `client_id` are valid as long as that client sends heartbeats.
+        Leases with a `client_id` remain valid as long as the client sends heartbeats.
         """
         count, (_, first) = len(self._leases) + len(leases), leases[0]
         generations = [lease.generation for _, lease in leases]
@@ -100,15 +100,15 @@ class Leases:
     ) -> None:
         """Restore a recorded lease after a restart, and extend the lease until its consumer can renew it.
 
-        All times, including the recorded end of the lease, are broker time, because elapsed time does not
-        survive a restart. The lease ends no earlier than `until_ms`, which only a takeover sets. A lease that
-        an earlier takeover has extended keeps its recorded end, because repeated extensions would keep the
-        lease of a lost consumer valid while leaders change more often than every 30 s.
+        All times, including the recorded end of the lease, are broker times, because elapsed time does not
+        survive a restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. If
+        the lease was extended by an earlier takeover, it keeps its recorded end. Otherwise, the lease of a
+        lost consumer would remain valid as long as the leader changed more often than every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # The recorded end depends on the clock of the leader that extended the lease, and that clock may
-            # have been ahead.
+            # The recorded end is based on the clock of the leader that extended the lease. That clock may
+            # have been ahead of the clock of this node.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -120,12 +120,15 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases that a receive with the same attempt id obtained before a restart."""
+        """Return the valid leases obtained before a restart by a receive with the same attempt id.
+
+        The leases are returned only once.
+        """
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find_lease(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease with a generation, or None if the lease is no longer valid."""
+        """Return the lease with a given generation, or None if the lease is no longer valid."""
         return self._leases.get(generation)
 
     def all_leases(self) -> Collection[tuple[GroupQueue, Lease]]:
@@ -133,12 +136,12 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End the pause after a failed attempt, so that the lease expires at the next tick."""
+        """End the pause after a failed attempt by making the lease expire at the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.to_elapsed_time(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def reschedule_expiry(self, generation: int) -> None:
-        """Schedule the expiry of a lease again after the lease was queued for the dead letters."""
+        """Reschedule the expiry of a lease whose message was queued for the dead letters."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:
@@ -175,9 +178,9 @@ class Leases:
         return lease.visible_ms <= self.clock.to_elapsed_time(now_ms)
 
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
-        """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
+        """Set the end of a client's auto-renewed leases to `until_ms`, subject to the maximum lease time.
 
-        Return the leases that a takeover had extended; the next takeover may extend these leases again.
+        Return the leases that had been extended by a takeover. The next takeover may extend them again.
         """
         self._set_client_end(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
@@ -187,7 +190,7 @@ class Leases:
         return heard
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
-        """Make all renewed leases of a lost client expire at the next tick."""
+        """Make all auto-renewed leases of a lost client expire at the next tick."""
         self._set_client_end(client_id, now_ms, is_gone=True)
 
     def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
@@ -200,7 +203,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a restored lease to `until_ms`, or, if the lease is renewed, also to `renewed_until_ms`."""
+    """Extend a restored lease to `until_ms`, and, if it is auto-renewed, at least to `renewed_until_ms`."""
     _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -209,17 +212,17 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _shorten_if_clock_ahead(lease: Lease, now_ms: int) -> None:
-    """Shorten a restored lease whose start time is later than the current time.
+    """Shorten a restored lease if its start time is later than the current time.
 
-    `leased_ms` does not change, because `leased_ms` is part of the handle. The end of a renewed lease is
-    computed by the caller.
+    `leased_ms` is part of the receipt handle and is therefore not changed. The end of an auto-renewed lease
+    is computed by the caller.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """Return the failure of an expired lease's attempt, or None if the attempt does not count."""
+    """Return the failure of an attempt whose lease has expired, or None if the attempt does not count."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED

@@ -1,7 +1,7 @@
-"""Leases messages to receives, and tracks the request, scan, and leases of each receive.
+"""Leases messages to receives, and tracks the request, the scan, and the leases of each receive.
 
-A receive leases one message of a message group, or a run of consecutive messages up to the limit in the
-policy of the consumer group. Unacknowledged messages of a run are delivered again before any later message
+A receive leases either a single message of a message group, or a run of consecutive messages up to the limit
+in the policy of the consumer group. Unacknowledged messages of a run are redelivered before any later message
 (`ReceiveState.may_join_run`).
 """
 
@@ -35,9 +35,9 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 @dataclass(slots=True)
 class ReceiveState:
-    """The state of one receive, with its request, its leases, and the work done so far.
+    """The state of a receive: its request, its leases, and the amount of work done so far.
 
-    If `is_renewed` is set, heartbeats of the client renew the leases.
+    If `is_renewed` is set, the leases are renewed by the client's heartbeats.
     """
 
     group: str
@@ -57,28 +57,28 @@ class ReceiveState:
     """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     near: dict[int, Record | None] = field(default_factory=dict)
-    """The records that were read ahead, by log offset."""
+    """The records that have been read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """The message groups whose run in this receive includes messages that were delivered before."""
+    """The message groups whose run in this receive includes previously delivered messages."""
     scanned: int = 0
-    """The work done, in units of one plain message (`limits.WORK_NS`)."""
+    """The amount of work done so far, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
     is_crowded: bool = False
     body_bytes: int = 0
     is_full: bool = False
     """Whether the next message would exceed the size limit of the response."""
     has_set_aside: bool = False
-    """Whether the receive left messages to other filters of the group."""
+    """Whether the receive has set messages aside for other filters of the group."""
     has_read_damage: bool = False
-    """Whether the receive has read a damaged queue file in full; later receives do not read it again."""
+    """Whether the receive has read a damaged queue file in full, which later receives need not repeat."""
 
     def matches_filter(self, record: Record) -> bool:
-        """Return whether the filter matches a record that was not redriven for another group."""
+        """Return whether a record matches the filter and was not redriven for another group."""
         return self._is_for_group(record) and self.apply_filter(self.filter, record.properties)
 
     def matching_mask(self, record: Record) -> int:
-        """Return the mask of the group's filters that match a record, or 0.
+        """Return a bit mask of the group's filters that match a record, or 0 if no filter matches.
 
         If the filter of the receive matches, the mask contains only the bit of that filter.
         """
@@ -89,16 +89,16 @@ class ReceiveState:
         return sum(one.bit for one in self.others if self.apply_filter(one.filter, record.properties))
 
     def apply_filter(self, wanted: Filter, stored: bytes) -> bool:
-        """Return whether a filter matches stored properties, and count the cost."""
+        """Return whether a filter matches stored properties, and count the cost of the evaluation."""
         self.scanned += wanted.work(len(stored))
         return wanted.matches(stored)
 
     def count_record(self, record_bytes: int) -> None:
-        """Count the work of reading a record of `record_bytes` bytes."""
+        """Count the cost of reading a record of `record_bytes` bytes."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
     def count_files(self, compared_bytes: int) -> None:
-        """Count the work of reading queue files in full."""
+        """Count the cost of reading queue files in full."""
         self.scanned += compared_bytes // limits.WORK_BYTES
 
     def _is_for_group(self, record: Record) -> bool:
@@ -107,12 +107,15 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def has_space_for(self, record_bytes: int) -> bool:
-        """Return whether the next message fits into the response; the first message always fits."""
+        """Return whether the next message fits in the response. The first message always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Return whether a record matches, needs no conversion, and has no message group or target group."""
+        """Return whether a record matches the filter and requires no special handling.
+
+        A record that must be converted, or that has a message group or target group, is not plain.
+        """
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and (self.filter is EVERYTHING or self.apply_filter(self.filter, stored))
@@ -124,25 +127,25 @@ class ReceiveState:
 
     @property
     def left_count(self) -> int:
-        """The number of messages that the receive may still take or examine."""
+        """The number of messages that the receive may still lease or examine."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
     def is_scan_budget_spent(self) -> bool:
-        """Whether the receive has reached the scan limit of one call."""
+        """Whether the receive has reached the scan limit of a single call."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether the receive must stop."""
+        """Whether the receive has reached one of its limits and must stop."""
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Return whether the receive may add a message to its run of a message group.
+        """Return whether a message may be added to the run of its message group in this receive.
 
-        Unacknowledged messages of a run are delivered again before any later message, so a repeated run
-        contains only messages that were delivered before. RocketMQ's `ConsumerOrderInfoManager` has the same
-        rule, but also repeats finished messages of the run.
+        Unacknowledged messages of a run are redelivered before any later message, so a redelivered run
+        contains only messages that have been delivered before. RocketMQ's `ConsumerOrderInfoManager` applies
+        the same rule, but also redelivers finished messages of the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -150,7 +153,7 @@ class ReceiveState:
 
 
 class MessageLeasing:
-    """The leasing of messages for receives."""
+    """Leases messages to receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -166,13 +169,13 @@ class MessageLeasing:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate for a receive, or, if `is_found` is set, a message found by its lite topic."""
+        """Lease the candidate to a receive, or, if `is_found` is set, a message found by its lite topic."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
         if message_group:
             state.runs[message_group] += 1
-            # The check precedes the lease, because the record of the lease marks the message as delivered.
+            # The check must precede the lease, because the lease record marks the message as delivered.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
@@ -180,18 +183,18 @@ class MessageLeasing:
         state.durable_at = durable_at or state.durable_at
         given = to_readable_record(record)
         if given is not record:
-            # Unpacking takes twice as long as reading.
+            # Decompressing a body takes twice as long as reading it.
             state.count_record(2 * unpacked_bytes(record.body, given.body))
         state.add_delivery(given, attempt, lease)
 
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease the undelivered messages of `entries` that were read ahead.
+        """Lease a run of the messages in `entries` that have been read ahead and never delivered.
 
-        Stop at the first message that is not plain (`ReceiveState.is_plain`), was delivered before, or would
-        exceed a limit of the receive. All leases are first attempts, so attempts are not looked up for each
-        message.
+        The run ends before the first message that is not plain (`ReceiveState.is_plain`), has been delivered
+        before, or would exceed a limit of the receive. Every lease is a first attempt, so the number of
+        attempts need not be looked up.
         """
         run: list[Lease] = []
         try:
@@ -207,13 +210,13 @@ class MessageLeasing:
                 run.append(lease)
                 state.add_delivery(record, 1, lease)
                 state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count_record` inlined
-        finally:  # Leases that were created before a filter raised an exception are kept.
+        finally:  # If a filter raises an exception, the leases created so far are kept.
             if run:
                 self._groups.lease_run(key, flight, run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
-        """Return a new lease on a message for a receive."""
+        """Create a lease on a message for a receive."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms = self._leases.clock.to_elapsed_time(now_ms) + invisible_ms
         generation = self._leases.next_generation()

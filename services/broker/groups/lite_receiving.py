@@ -1,15 +1,15 @@
-"""Implements receives from LITE topics, which return messages of the client's subscribed lite topics.
+"""Implements receives from LITE topics, which return messages of the lite topics the client subscribes to.
 
-Within a consumer group, a lite topic is ordered like a message group. Only one message of a lite topic is
-leased at a time, or a run of messages up to the limit of the policy, and any subscriber may receive the
-messages. Messages of a lite topic are not parked, because its index yields the next message. A client that
-has sent no subscription since the start receives no messages, and its receives skip no messages.
+Within a consumer group, a lite topic is ordered like a message group: only one message, or a run of messages
+up to the limit of the policy, is leased at a time. The messages may be received by any subscriber. Messages
+of a lite topic are not parked, because the next message can be found in the index. If a client has sent no
+subscription since the broker started, its receives neither return nor skip any messages.
 
 Cost: a receive performs one binary search for each ready lite topic
 (`services.broker.groups.lite_subscriptions`).
 
 Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
-`Leases.end` does; otherwise the lite topic waits until its next message arrives.
+`Leases.end` does. Otherwise, the message is not delivered until another message arrives in the lite topic.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
 
 _UNCODED = 0
-"""The code that represents gaps and records without a lite topic."""
+"""The code assigned to gaps and to records without a lite topic."""
 
 
 class LiteReceiving:
-    """The scan of a receive for messages of lite topics."""
+    """Implements the scan for messages of lite topics during a receive."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class LiteReceiving:
     def scan(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages of the client's ready lite topics.
 
-        Raise `StoreDamaged` if a queue is damaged and the receive leased no message. A lite topic in a
-        damaged queue stays ready.
+        Raise `StoreDamaged` if a queue is damaged and no message was leased. A lite topic in a damaged queue
+        remains ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.record_heartbeat(subscriber, state.now_ms)
@@ -73,7 +73,7 @@ class LiteReceiving:
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             try:
                 has_more = self._lease_from(key, lite_topic, subscription, state)
-            except StoreDamaged as error:  # Damage in the files of one queue does not affect other queues.
+            except StoreDamaged as error:  # Damage to the files of one queue does not affect other queues.
                 damaged, has_more = error, True
             if has_more:
                 subscription.ready[lite_topic] = None
@@ -83,16 +83,16 @@ class LiteReceiving:
     def _lease_from(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease messages of a lite topic, and return whether it must stay ready for the next receive."""
+        """Lease messages of a lite topic. Return whether the lite topic must remain ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.committed_offset)  # A reset to a lower offset may require trimmed index entries.
+        index.reach(offsets.committed_offset)  # Trimmed index entries may be needed after a reset.
         self._skip_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
         code = lite_code(lite_topic)
-        # The search continues at the end of the previous search, because all earlier messages of the lite
-        # topic are finished.
+        # The search resumes where the previous search ended, because all earlier messages of the lite topic
+        # are finished.
         offset = next_open_offset(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
@@ -112,9 +112,9 @@ class LiteReceiving:
     def _skip_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Skip records without a lite topic and gaps left by damage, and report the gaps.
+        """Skip records without a lite topic, and report and skip gaps left by damage.
 
-        The skipped records count towards the scan limit of the receive.
+        The skipped records count toward the scan limit of the receive.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
@@ -131,7 +131,7 @@ class LiteReceiving:
     ) -> bool:
         """Lease the message at `offset`, unless it was deleted, matches no filter, or has no attempts left.
 
-        Return False if the lite topic must wait for a client with another filter of the group.
+        Return False if the message matches only other filters of the group, which blocks the lite topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -155,7 +155,7 @@ class LiteReceiving:
 
 
 def next_open_offset(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the first offset, at or above `offset`, of an unfinished message of a lite topic, or None."""
+    """Return the offset of the first unfinished message of a lite topic at or after `offset`, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

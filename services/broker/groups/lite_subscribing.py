@@ -1,18 +1,19 @@
-"""Implements subscriptions of clients to lite topics (RocketMQ's SyncLiteSubscription).
+"""Implements client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
 
-The subscription of a client also subscribes the client's group to the topic. A subscription may contain a new
-position of the group in the added lite topics (`LiteStart`). Without a `LiteStart`, the group keeps its
-position, and a new group begins at its configured start. A move to a later position acknowledges the skipped
+A client's subscription also subscribes the client's group to the topic. A subscription may specify a new
+position of the group in the added lite topics (`LiteStart`). If it does not, the group keeps its position,
+and a new group begins at the configured start position. A move to a later position acknowledges the skipped
 messages, and a move to an earlier position appends a record that lists the reopened messages.
 
 A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
-queue offset, which consumers see in their messages.
+queue offset, as contained in the messages delivered to consumers.
 
-Cost: a start other than LAST examines every message of the lite topic, and writes one record of the reopened
-messages and one range for each skipped message; at most `LITE_MOVED_MAX` messages are moved.
+Cost: a start position other than LAST requires a scan of all messages in the lite topic. The move writes one
+record that lists the reopened messages, and one range for each skipped message. At most `LITE_MOVED_MAX`
+messages may be reopened and skipped.
 
-Weak spot: the position belongs to the group, not to the client. A client that subscribes with a position
-moves all clients of its group on that lite topic, and ends their leases.
+Weak spot: the position belongs to the group rather than to the client. A client that subscribes with a
+position changes the position for all clients of its group on that lite topic, and ends their leases.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tidewheel.errors import ClientMistake
 
 
 class LiteFrom(Enum):
-    """The kinds of start positions of a group in a lite topic."""
+    """The kinds of start positions that a group may have in a lite topic."""
 
     LAST = "last"
     MIN = "min"
@@ -54,7 +55,10 @@ class LiteFrom(Enum):
 
 @dataclass(slots=True, frozen=True)
 class LiteStart:
-    """A position in a lite topic; `at` is a queue offset, a count of messages, or a store time in ms."""
+    """A start position in a lite topic.
+
+    Depending on `kind`, `at` is a queue offset, a number of messages, or a store time in ms.
+    """
 
     kind: LiteFrom = LiteFrom.LAST
     at: int = 0
@@ -62,14 +66,17 @@ class LiteStart:
 
 @dataclass(slots=True, frozen=True)
 class SubscriptionResult:
-    """The result of a subscription: the (client id, lite topic) pairs that other clients lost."""
+    """The result of a subscription change.
+
+    `lost` contains a (client id, lite topic) pair for each lite topic that a client has lost.
+    """
 
     lost: list[tuple[str, str]]
     durable_at: int
 
 
 class LiteSubscribing:
-    """The operations on subscriptions to lite topics, and the notification of subscribers."""
+    """Implements the operations on lite topic subscriptions, and the notification of subscribers."""
 
     def __init__(
         self,
@@ -86,9 +93,10 @@ class LiteSubscribing:
     def subscribe(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
     ) -> SubscriptionResult:
-        """Add lite topics to a subscription; in an exclusive group, other clients lose these lite topics.
+        """Add lite topics to a subscription.
 
-        Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`,
+        In an exclusive group, the lite topics are removed from the subscriptions of other clients. Raise
+        `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`,
         `TooManyLiteSubscriptions`, or `ClientMistake`.
         """
         topic = self._check_topic(subscriber, lite_topics, now_ms)
@@ -110,7 +118,7 @@ class LiteSubscribing:
         return SubscriptionResult([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Remove lite topics from a subscription; leases on their messages stay valid."""
+        """Remove lite topics from a subscription. Leases on messages of the lite topics remain valid."""
         self._check_topic(subscriber, (), now_ms)
         self._subscriptions.remove_lite_topics(subscriber, lite_topics)
         return SubscriptionResult([], 0)
@@ -118,7 +126,8 @@ class LiteSubscribing:
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Replace the subscriptions of a client with a new set. Raise the same errors as `subscribe`.
 
-        In an exclusive group, the new set excludes lite topics of other clients, which are returned as lost.
+        In an exclusive group, lite topics of other clients are excluded from the new set and returned as
+        lost.
         """
         self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
@@ -129,7 +138,7 @@ class LiteSubscribing:
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def remove_all(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
-        """Remove all subscriptions of a client under a topic."""
+        """Remove all of a client's subscriptions under a topic."""
         self._subscriptions.remove_all(subscriber)
         return SubscriptionResult([], 0)
 
@@ -138,7 +147,7 @@ class LiteSubscribing:
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key under which a receiver waits for messages of a topic."""
+        """Return the key under which a receive waits for messages of a topic."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:
@@ -146,7 +155,7 @@ class LiteSubscribing:
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
     def lite_topics_of(self, subscriber: Subscriber) -> list[str]:
-        """Return the lite topics that a client subscribes to."""
+        """Return the lite topics to which a client is subscribed."""
         subscription = self._subscriptions.find(subscriber)
         return list(subscription.lite_topics) if subscription else []
 
@@ -161,24 +170,24 @@ class LiteSubscribing:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """Return the subscribers whose lite topics have become ready since the last call."""
+        """Return the subscribers with lite topics that have become ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Remove subscriptions of clients without heartbeats, and index entries of finished messages."""
+        """Remove the subscriptions of silent clients, and the index entries of finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
     def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:
-        """Adopt the subscriptions of the broker core that this core replaces.
+        """Adopt the subscriptions of the broker core that is being replaced.
 
-        `by_ms` is the step of the clock between the starts of the two cores.
+        `by_ms` is the total of the clock steps between the starts of the two cores, in ms.
         """
         self._subscriptions.adopt_subscriptions(before._subscriptions, by_ms)
 
     def _check_topic(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
-        """Return the topic of a subscription. Raise the errors of `subscribe`."""
+        """Return the topic of a subscription. Raise the same errors as `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.get_or_create(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -193,7 +202,10 @@ class LiteSubscribing:
     def _other_subscribers(
         self, subscriber: Subscriber, lite_topics: list[str]
     ) -> list[tuple[Subscriber, str]]:
-        """Return the (subscriber, lite topic) pairs of the other clients in an exclusive group."""
+        """Return a (subscriber, lite topic) pair for each lite topic subscribed to by another client.
+
+        Return an empty list if the group is not exclusive.
+        """
         if not self._groups.policy(subscriber.group).is_lite_exclusive:
             return []
         return [
@@ -208,7 +220,7 @@ class LiteSubscribing:
     ) -> int:
         """Move a group to a position in a lite topic, and return the log offset to make durable.
 
-        Raise `ClientMistake` if the move affects more than `LITE_MOVED_MAX` messages.
+        Raise `ClientMistake` if more than `LITE_MOVED_MAX` messages would be affected.
         """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)
@@ -227,8 +239,8 @@ class LiteSubscribing:
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        # The leases end first, because a valid lease would block the lite topic, and the expiry of the lease
-        # would count as a failed attempt.
+        # All leases are ended first. A remaining lease would block the lite topic, and its expiry would count
+        # as a failed attempt.
         self._receiving.end_group_leases(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen_messages(key, again, now_ms)

@@ -1,20 +1,20 @@
-"""Tracks subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
+"""Tracks lite topic subscriptions, and the lite topics that may have messages for each subscriber.
 
-A subscription belongs to a subscriber, which is one client of one group under one topic. Subscriptions are
-not durable, because every client sends its complete set of subscriptions every 30 s. A subscription ends when
-the client removes the subscription, leaves, or sends no heartbeat for `LITE_SILENT_MS_MAX`.
+A subscription belongs to a subscriber, which is a client of a group under a topic. Subscriptions are not
+durable, because every client sends its complete set of subscriptions every 30 s. A subscription ends when the
+client removes it, when the client leaves, or when the client sends no heartbeat for `LITE_SILENT_MS_MAX`.
 
-A lite topic becomes *ready* for a subscriber when one of its messages arrives, when a lease on one of its
-messages ends, and when the subscriber subscribes to the lite topic. A receive examines only ready lite
-topics, in the order in which they became ready, so the cost of a receive depends on the available messages,
-not on the number of subscriptions.
+A lite topic becomes *ready* for a subscriber when a message arrives in the lite topic, when a lease on one of
+its messages ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the
+order in which they became ready. The cost of a receive therefore depends on the number of available messages,
+and not on the number of subscriptions.
 
-Several clients of a group may subscribe to the same lite topic and share its messages. If the policy of the
-group sets `is_lite_exclusive`, a new subscription takes a lite topic over from another client. The periodic
-repetition of a client's complete set never takes a lite topic over.
+Several clients of a group may subscribe to the same lite topic and share its messages. If the group's policy
+sets `is_lite_exclusive`, a new subscription takes over a lite topic from any other client. When a client
+periodically sends its complete set, no lite topic is taken over.
 
-Invariants: every ready lite topic has a subscription, `_subscribers` and `_subscriptions` contain the same
-(subscriber, lite topic) pairs, and `_count` is the number of these pairs.
+The following invariants hold: every ready lite topic has a subscription, `_subscribers` and `_subscriptions`
+contain the same (subscriber, lite topic) pairs, and `_count` is the number of these pairs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from services.broker.spine.values import Subscriber
 class Subscription:
     """The lite topics of a subscriber, each with an offset below which all of its messages are finished.
 
-    `heard_ms` is elapsed time, so a step of the clock does not end a subscription.
+    `heard_ms` is the elapsed time of the last heartbeat, so a clock step does not end a subscription.
     """
 
     heard_ms: int
@@ -43,7 +43,7 @@ class Subscription:
 
 
 class LiteSubscriptions:
-    """The subscriptions of all clients to lite topics."""
+    """The lite topic subscriptions of all clients."""
 
     def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
         self._clock = clock
@@ -53,14 +53,17 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """The subscribers with newly ready lite topics; the set is cleared when receivers are notified."""
+        """The subscribers with newly ready lite topics.
+
+        The subscribers are cleared when waiting receives are notified.
+        """
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """Return the subscription of a subscriber, or None if there is none."""
+        """Return the subscription of a subscriber, or None if the subscriber has no subscription."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Raise `TooManyLiteSubscriptions` if a subscriber cannot add the given lite topics."""
+        """Raise `TooManyLiteSubscriptions` if adding the lite topics would exceed a limit."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check_limits(
@@ -68,7 +71,10 @@ class LiteSubscriptions:
         )
 
     def add_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to more lite topics. Raise `TooManyLiteSubscriptions` before any change."""
+        """Add lite topics to a subscription.
+
+        Raise `TooManyLiteSubscriptions` before anything is changed.
+        """
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
         subscription = self._renew(subscriber, now_ms)
@@ -76,7 +82,10 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to exactly the given lite topics. Raise `TooManyLiteSubscriptions` before any change."""
+        """Replace the lite topics of a subscription.
+
+        Raise `TooManyLiteSubscriptions` before anything is changed.
+        """
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
         self._check_limits(subscriber, wanted.keys(), known)
@@ -85,13 +94,13 @@ class LiteSubscriptions:
         self.add_lite_topics(subscriber, wanted, now_ms)
 
     def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Remove lite topics from a subscription; lite topics without a subscription are ignored."""
+        """Remove lite topics from a subscription. Lite topics without a subscription are ignored."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
 
     def remove_all(self, subscriber: Subscriber) -> None:
-        """Unsubscribe from all lite topics, and remove the subscriber."""
+        """Remove a subscriber and all of its subscriptions."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             self.remove_lite_topics(subscriber, list(subscription.lite_topics))
@@ -103,19 +112,22 @@ class LiteSubscriptions:
                 del self._of_client[subscriber.client_id]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove every subscription of a client."""
+        """Remove all subscriptions of a client."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a heartbeat of a subscriber, and return its subscription, or None if it has none."""
+        """Record a heartbeat of a subscriber.
+
+        Return the subscription, or None if the subscriber has no subscription.
+        """
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
         return subscription
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew the subscriptions of a client with a heartbeat at `now_ms`."""
+        """Renew a client's subscriptions after a heartbeat at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
             self.record_heartbeat(subscriber, now_ms)
 
@@ -126,22 +138,25 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return the subscribers of a lite topic in one group or in all groups."""
+        """Return the subscribers of a lite topic in `group`, or in all groups if `group` is empty."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
     def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
-        """Yield the subscribers of a group, each with its subscription."""
+        """Yield each subscriber of a group with its subscription."""
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as ready for one group or for all groups."""
+        """Mark a lite topic as ready for `group`, or for all groups if `group` is empty."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark a group's lite topics under one topic or all topics as ready, and restart their search."""
+        """Mark all lite topics of a group as ready, and restart the search in each of them at offset 0.
+
+        If `topic` is not empty, only lite topics under this topic are marked.
+        """
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
@@ -149,11 +164,11 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
-        """Adopt the subscriptions of the broker core that this core replaces.
+        """Adopt the subscriptions of the broker core that is being replaced.
 
-        The elapsed time of this core is `by_ms` ahead of the elapsed time of the replaced core, because the
-        clock was stepped between the two starts. Heartbeat times are converted so that the time since the
-        last heartbeat of each client is preserved.
+        Because of clock steps between the two starts, the elapsed time of this core is `by_ms` ahead of that
+        of the replaced core. Heartbeat times are adjusted, so that the time since each client's last
+        heartbeat does not change.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

@@ -1,8 +1,9 @@
-"""Manages lite topics, which are small topics that share the queues and files of one topic of type LITE.
+"""Manages lite topics, which are small topics that share the queues and files of a LITE topic.
 
-The property `__LITE_TOPIC` of a message contains its lite topic, as in RocketMQ. All messages of a lite topic
-are in one queue, in order, and the index of the queue contains their offsets (`consumequeue.lite_index`). A
-lite topic exists from its first message until retention deletes its last message.
+The lite topic of a message is stored in the property `__LITE_TOPIC`, as in RocketMQ. All messages of a lite
+topic are stored in order in the same queue, and their offsets are stored in the index of the queue
+(`consumequeue.lite_index`). A lite topic exists from its first message until its last message is deleted by
+retention.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from services.broker.spine.values import Topic
 
 
 class LiteTopics:
-    """The lite topics under all topics of type LITE."""
+    """The lite topics under all LITE topics."""
 
     def __init__(self, store: Store, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
         self._store, self._topics, self._groups, self._settings = store, topics, groups, settings
         self._indexes: dict[tuple[str, int], LiteIndex] = {}
 
     def check_name(self, lite_topic: str) -> None:
-        """Raise `IllegalLiteTopic` unless the name is legal for a lite topic."""
+        """Raise `IllegalLiteTopic` if the name is not a legal lite topic name."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def assign_queue(self, message: Message, topic: Topic) -> int:
-        """Return the queue id for a lite message. Raise `IllegalLiteTopic` or `TooManyLiteTopics`."""
+        """Return the id of the queue in which a lite message is stored.
+
+        Raise `IllegalLiteTopic` or `TooManyLiteTopics`.
+        """
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
         if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
@@ -47,17 +51,20 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return the number of lite topics under a topic; in a damaged queue, only indexed ones count."""
+        """Return the number of lite topics under a topic.
+
+        In a damaged queue, only lite topics that have already been indexed are counted.
+        """
         if topic.message_type is not MessageType.LITE:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
         for index in indexes:
-            with suppress(StoreDamaged):  # The queue reports its damage, and other queues accept messages.
+            with suppress(StoreDamaged):  # A damaged queue must not prevent messages in other queues.
                 index.read_on()
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return the index of the lite topics in a queue, which contains the offsets of their messages."""
+        """Return the index of a queue, which contains the message offsets of each lite topic."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -65,15 +72,15 @@ class LiteTopics:
         return index
 
     def build_indexes(self) -> None:
-        """Build all indexes before the first request."""
+        """Build all indexes, before the first request is served."""
         for topic in self._topics.all():
             self.count(topic)
         self.trim_indexes()
 
     def trim_indexes(self) -> None:
-        """Remove messages that all groups have finished from long indexes."""
+        """Remove the messages that all groups have finished from indexes that have become long."""
         for (topic, queue_id), index in self._indexes.items():
-            with suppress(StoreDamaged):  # The queue and the next receive report the damage.
+            with suppress(StoreDamaged):  # The damage is reported by the queue and by the next receive.
                 index.read_on()
             if index.is_long:
                 lowest = self._groups.lowest_open_offset(topic, queue_id)
@@ -83,5 +90,5 @@ class LiteTopics:
 
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
-    """Return the id of the queue with all messages of a lite topic."""
+    """Return the id of the queue that contains all messages of a lite topic."""
     return lite_code(lite_topic) % topic.queue_count

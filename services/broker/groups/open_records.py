@@ -1,24 +1,24 @@
-"""Collects group changes between two flushes into one record of leases and one of finished messages.
+"""Combines the group changes between two flushes into a lease record and a record of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
-Acknowledgements between two flushes are combined into one record, in which adjacent messages form a range,
-because a consumer group may acknowledge thousands of messages per second. A change is applied to the state
-immediately, by the same function that applies the record at startup. Records that are appended at a close are
-not applied again, so closing the open records does not change the state. Leases are appended before finished
-messages, which has the same effect as the original order, because a lease may end before its message is
-finished, but never afterwards. Any other change of a group's offsets, by a group record or a retention
-record, closes the open records first.
+A consumer group may acknowledge thousands of messages per second. The acknowledgements between two flushes
+are therefore combined into one record, in which adjacent messages form a range. A change is applied to the
+state immediately, by the function that applies the record at startup. The records appended at a close are not
+applied again, so closing the open records does not change the state. Leases are appended before finished
+messages. This order has the same effect as the original order, because a lease may end before its message is
+finished, but never afterwards. The open records are also closed before a group record or a retention record
+changes a group's offsets.
 
-A flush closes the open records first, and then writes all appended records. The response to an added change
+A flush first closes the open records and then writes all appended records. The response to an added change
 therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
 records.
 
-Cost: each acknowledgement extends a range, and each flush writes two records, or more if the body of a record
-would exceed `OPEN_RECORD_BYTES_MAX`.
+Cost: each acknowledgement extends a range, and each flush writes two records, or more if a record body would
+exceed `OPEN_RECORD_BYTES_MAX`.
 
-Weak spot: added changes are applied before the log contains them, so no snapshot may be taken before the open
-records are closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
+Weak spot: changes are applied before they are in the log, so no snapshot may be taken until the open records
+have been closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from services.broker.spine.store import Store
 
 
 class OpenRecords:
-    """The changes to append to the log at the beginning of the next flush."""
+    """The changes that will be appended to the log at the beginning of the next flush."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,16 +49,16 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before responses to the added changes are sent."""
+        """The log offset that must be durable before the responses to the added changes are sent."""
         return self._store.log.end_offset + 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether no change was added since the records were last closed."""
+        """Whether no changes have been added since the records were last closed."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """Add ranges (first, count) of messages that were acknowledged, or moved to the dead letters."""
+        """Add ranges (first, count) of messages that were acknowledged or moved to the dead letters."""
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
@@ -74,7 +74,7 @@ class OpenRecords:
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append records of the added changes, with the time of the newest change as store time."""
+        """Append the records of all added changes, with the time of the newest change as the store time."""
         if self.is_empty:
             return
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -93,7 +93,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Combine parts into record bodies up to the size limit, with at least one part in each body."""
+    """Combine parts into record bodies up to the size limit. Each body contains at least one part."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:
