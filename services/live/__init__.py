@@ -1,1 +1,1 @@
-"""Runs the broker core in one asyncio event loop, with group commit and ticks for due work."""
+"""Runs the broker core in an asyncio event loop, with group commit and ticks for work that is due."""

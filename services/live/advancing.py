@@ -1,20 +1,20 @@
-"""Advances a virtual clock event by event, with the same results as if real time had passed.
+"""Advances a virtual clock event by event, with the same results as if the time had actually passed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events run in order of due time, with the clock set to the due time of each event. After an append, the
-  clock stops until the record is durable, because the record may determine the next due time.
-- The clock offset is written to disk before the records that are appended at that offset
+- Events are processed in order of due time, with the clock set to the due time of each event. After an
+  append, the clock stops until the record is durable, because the record may determine the next due time.
+- A clock offset is written to disk before any records that are appended at that offset
   (`services.live.clock`).
 - The clock stops while the next timers are being read from disk.
 - A producer that receives a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
-  a delay, all check-backs of a half message would be sent before the producer could answer the first one.
-- A half message whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the
-  advance.
-- Leases of connected clients are renewed during the advance; all other leases expire on time.
-- Housekeeping is not an event, and is postponed to the target time.
-- Only one advance runs at a time, and further advances are queued.
+  this delay, all check-backs of a half message would be sent before the producer could answer the first one.
+- If the topic of a half message has no producer, the half message waits for one (`txn.checkback`) and does
+  not delay the advance.
+- The leases of connected clients are renewed during the advance. All other leases expire on time.
+- Housekeeping is not treated as an event, and is postponed until the target time.
+- Only one advance runs at a time. Further advances are queued.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ class Owner(Protocol):
 
     @property
     def core(self) -> Broker:
-        """The current core."""
+        """The current broker core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of all connected clients, and end waiting calls with an expired token."""
 
     def tick(self) -> bool:
-        """Run the due work of the core, and return whether the work had effects."""
+        """Run the work of the core that is due, and return whether the work had any effects."""
 
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until the next due timers have been read from disk."""
+        """Wait until the timers that are due next have been read from disk."""
 
     def reschedule_tick(self) -> None:
-        """Reschedule the next tick after the clock was advanced."""
+        """Reschedule the next tick after the clock has been advanced."""
 
 
 class Advancing:
-    """Advances a virtual clock and runs the work that becomes due in the owner's core."""
+    """Advances a virtual clock, and runs the work that becomes due in the owner's core."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -63,7 +63,10 @@ class Advancing:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Advance by `by_ms`. Raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        """Advance the clock by `by_ms`.
+
+        Raise `ClockIsReal` or `IllegalAdvance`, or `ResultUnknown` if the disk fails.
+        """
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
@@ -76,12 +79,12 @@ class Advancing:
                 self._owner.reschedule_tick()
 
     def expect_answer(self, transaction_id: str) -> None:
-        """Give a producer time to answer a check-back if an advance is in progress."""
+        """If an advance is in progress, make it wait for the answer to a check-back."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for the answer to a check-back, after any answer of the producer."""
+        """Stop waiting for the answer to a check-back, because the producer has answered."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -94,8 +97,8 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # Steps that only cascade timers within the timing wheel append no records. The advance yields to
-            # other tasks once per `SILENT_STEPS_MAX` such steps.
+            # Steps that only cascade timers within the timing wheel do not append any records. For such
+            # steps, the advance yields to other tasks only once per `SILENT_STEPS_MAX` steps.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._make_step_durable()
@@ -103,7 +106,10 @@ class Advancing:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event or target, or None if nothing is due at the target."""
+        """Return the clock offset of the next event, or the target offset if no event is due before it.
+
+        Return None if the target has been reached and no more events are due.
+        """
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
         if due_ms is not None and due_ms <= real_ms + target_ms:
@@ -111,7 +117,7 @@ class Advancing:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for answers to the check-backs that were sent in that step."""
+        """Make the last step durable, and wait for answers to the check-backs sent in that step."""
         try:
             self._clock.keep()
         except OSError as error:
@@ -127,7 +133,7 @@ class Advancing:
 
 
 def check_advance(by_ms: int, clock: Clock) -> None:
-    """Raise `ClockIsReal` or `IllegalAdvance` if an advance is not allowed."""
+    """Raise `ClockIsReal` or `IllegalAdvance` if the clock must not be advanced by `by_ms`."""
     if not clock.is_virtual:
         raise ClockIsReal("Start one on an empty store with --clock virtual.")
     if by_ms < 0:

@@ -1,7 +1,8 @@
-"""Schedules one alarm for all due work, which fires at the earliest due time and is then set again.
+"""Provides a single alarm for all due work, which fires at the earliest due time and is then set again.
 
-An alarm with an earlier due time remains set. Without due work, no alarm is set, so an idle broker sleeps. An
-alarm fires after at most `LOOK_AGAIN_MS`, because the wall clock may be stepped during the sleep.
+If an alarm with an earlier due time is already set, it is not changed. If there is no pending work, no alarm
+is set, so an idle broker sleeps. An alarm always fires within `LOOK_AGAIN_MS`, because the system clock may
+be stepped while the broker sleeps.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ class Handle(Protocol):
     """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the scheduled call."""
 
 
 CallLater = Callable[[float, Callable[[], None]], Handle]
-"""Schedule a call after a delay in seconds, as `loop.call_later` does."""
+"""Schedule a call after a delay in seconds, like `loop.call_later`."""
 
 
 class Alarm:
@@ -33,7 +34,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Set the alarm to fire at clock time `due_ms` or earlier, or not at all if `due_ms` is None."""
+        """Set the alarm to fire no later than `due_ms`. If `due_ms` is None, do nothing."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -48,7 +49,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Stop the alarm permanently, so that later calls of `set` have no effect."""
+        """Stop the alarm permanently. Later calls to `set` have no effect."""
         self._is_closed = True
         self.stop()
 

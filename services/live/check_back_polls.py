@@ -1,23 +1,23 @@
-"""Delivers check-backs by long poll to producers that have no Telemetry stream.
+"""Delivers check-backs by long polling to producers that have no Telemetry stream.
 
     poll of topics --> open --> check-back for a half of a topic   --> response with the half
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
-- A poll is queued for each of its topics while it has fewer than `count_max` check-backs, with less than
-  RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll, which accepts further check-backs until
-  its task runs.
-- The check-backs of a topic rotate over the topic's polls, because each check-back moves its poll to the end
-  of the queue.
-- The first open poll of a topic triggers the check-backs of half messages that are waiting for a producer.
-  Each check-back then triggers the next check-back.
-- Unsent check-backs hold at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If the
-  limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
+- A poll remains in the queue of each of its topics as long as it has fewer than `count_max` check-backs and
+  less than RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll, which accepts further
+  check-backs until its task runs.
+- The check-backs of a topic are distributed over the topic's polls in rotation, because after each check-back
+  the poll is moved to the end of the queue.
+- When a topic gets its first open poll, the check-backs of half messages that are waiting for a producer are
+  triggered. Each check-back then triggers the next one.
+- Unsent check-backs occupy at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If a half
+  message is delayed by this limit, the check-backs of its topic are restarted when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
-  check-backs are repeated according to the check-back times of the topic.
+  check-backs are repeated according to the topic's check-back policy.
 
-A producer receives no check-backs between two polls. A half message that becomes due between two polls waits
-for the next poll, and needs no timer. An open poll costs one entry for each of its topics.
+A producer receives no check-backs between two polls. If a half message becomes due between two polls, it
+waits for the next poll without requiring a timer. Memory usage is one entry per topic for each open poll.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Return a half message with its times converted for callers, or None if the message is damaged."""
+"""Return a half message with its times converted to real time, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
 class PolledHalf:
-    """A check-back of a transaction, with the half message."""
+    """A transaction check-back, with its half message."""
 
     transaction_id: str
     topic: str
@@ -58,23 +58,23 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether the poll can accept another check-back."""
+        """Whether another check-back can be added to the poll."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """The open polls by topic; `came` is called with each topic that gets its first open poll."""
+    """The open polls of each topic. `came` is called when a topic gets its first open poll."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """The topics with an open poll and a half message that the limit for `_held_bytes` delays."""
+        """The topics with an open poll and a half message that is delayed by the limit on `_held_bytes`."""
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Open a poll of `topics` for the duration of the `with` block."""
+        """Open a poll for `topics` for the duration of the `with` block."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -87,14 +87,15 @@ class CheckBackPolls:
             self._remove_poll(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Wait until a poll has a check-back, `seconds` have passed, or the broker stops."""
+        """Wait until a poll has a check-back, `seconds` have elapsed, or the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the number of bytes that a poll's check-backs hold in memory, or 0 after the response is sent.
+        """Set the number of bytes that the check-backs of a poll occupy in memory.
 
-        If memory becomes available, restart the check-backs of the topics that were delayed.
+        The number is set to 0 after the response has been sent. If memory becomes available, the check-backs
+        of topics that were delayed are restarted.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -102,14 +103,14 @@ class CheckBackPolls:
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # Without an open poll, the next poll restarts the check-backs.
+                if topic in self._lines:  # If no poll is open, the next poll restarts the check-backs.
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
     def add_check_back(self, question: CheckBack, read: Read) -> str:
         """Add a check-back to the next poll of its topic, and return the poll's client id.
 
-        Return "" if the topic has no open poll, if memory is short, or if the half message is damaged.
+        Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
         """
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
@@ -141,7 +142,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def producer_views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers with an open poll for a topic, or for any topic if the name is empty."""
+        """Return the producers that have an open poll for `topic`, or for any topic if `topic` is empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

@@ -1,8 +1,8 @@
-"""Keeps the latest check-backs and the producers' answers in memory.
+"""Keeps the most recent check-backs, and the answers of producers, in memory.
 
-Operators use the check-back list to find out why a half message is still open. No decision depends on the
-list, because the log counts check-backs (`txn.checkback`) and records the end of each half message. The list
-is empty after a restart.
+Operators can use the list of check-backs to find out why a half message is still open. The list does not
+affect the broker's behavior, because the number of check-backs (`txn.checkback`) and the end of each half
+message are recorded in the log. The list is not preserved across restarts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class CheckBackEntry:
-    """A check-back, sent to the client `client_id`, or `NOBODY` if there was no producer.
+    """A check-back that was sent to a producer.
 
-    `answer` is empty until the producer answers.
+    If no producer was available, `client_id` is `NOBODY`. `answer` is empty until the producer answers.
     """
 
     transaction_id: str
@@ -32,7 +32,7 @@ class CheckBackEntry:
 
 
 class CheckLog:
-    """The latest check-backs, newest last."""
+    """The most recent check-backs, in order from oldest to newest."""
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
@@ -40,7 +40,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[CheckBackEntry]] = {}
 
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Record a check-back; consecutive check-backs without a producer are recorded only once."""
+        """Record a check-back. Consecutive check-backs without a producer are recorded only once."""
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
@@ -51,9 +51,9 @@ class CheckLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record the answer of a producer to the latest unanswered check-back of a transaction.
+        """Record a producer's answer to the most recent unanswered check-back of a transaction.
 
-        An answer is COMMIT, ROLLBACK or UNKNOWN, and may be marked as too late.
+        An answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
         if transaction_id not in self._by_transaction:
             return
@@ -63,11 +63,14 @@ class CheckLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def check_backs_of(self, transaction_id: str) -> Iterator[CheckBackEntry]:
-        """Yield the check-backs of a transaction, newest first."""
+        """Yield the check-backs of a transaction, in order from newest to oldest."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return up to `count_max` check-backs of one topic, or of all if `topic` is empty, newest first."""
+        """Return the newest `count_max` check-backs of `topic`, or of all topics if `topic` is empty.
+
+        The check-backs are in order from newest to oldest.
+        """
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]
 

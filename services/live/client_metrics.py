@@ -1,16 +1,17 @@
-"""Stores the latest client metrics and their sums by topic and group.
+"""Stores the latest metrics of each client, and the sums of these metrics by topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which survive the client
 
-Clients report totals since their start, so the increase is the difference from the previous report. The first
-report of a series that is older than the broker process adds 0, because an earlier process has already
-counted the series. The last report of a departed client is kept, within the limit of series, so a client that
-returns is not counted twice. A report that a client sends while disconnecting is counted.
+Clients report totals since they were started, so the increase is the difference from the previous report. If
+a series is older than the broker process, its first report adds 0, because the series was already counted by
+an earlier process. The last report of a departed client is kept, within the limit on the number of series, so
+that a returning client is not counted twice. A report that a client sends while it disconnects is counted.
 
-Only the six metrics of the official clients are stored, with at most `CLIENT_SERIES_EACH_MAX` series for each
-client and `CLIENT_SERIES_MAX` series in all. Departed clients are evicted first. Histograms use the bounds in
-`BOUNDS_MS`, and a count for a different bound is added to the next higher bound.
+Only the six metrics of the official clients are stored. The number of series is limited to
+`CLIENT_SERIES_EACH_MAX` per client and to `CLIENT_SERIES_MAX` in total. The series of departed clients are
+evicted first. Histograms use the bucket bounds in `BOUNDS_MS`. A count with a different bound is added to the
+bucket with the next higher bound.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""The upper limit for accepted measurements, which keeps the sums finite."""
+"""The upper limit on accepted measurements, which keeps the sums finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_await_time": (1, 5, 20, 100, 1_000, 5_000, 10_000),
     "rocketmq_process_time": (1, 5, 10, 100, 1_000, 10_000, 60_000),
 }
-"""The durations that clients measure, with the bucket bounds of official clients."""
+"""The durations measured by clients, with the bucket bounds used by the official clients."""
 GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes")
 
 
 class Key(NamedTuple):
     """The key of a series.
 
-    `topic` and `group` are names in the store, and `status` is success, failure or empty.
+    `topic` and `group` are names as used in the store, and `status` is "success", "failure", or empty.
     """
 
     name: str
@@ -51,14 +52,14 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram of durations, with a count for each bound of `BOUNDS_MS` and a count for higher values."""
+    """A histogram of durations, with a count for each bound in `BOUNDS_MS` and a count of higher values."""
 
     counts: tuple[int, ...]
     total_ms: float
 
     @property
     def count(self) -> int:
-        """The number of measurements."""
+        """The total number of measurements."""
         return sum(self.counts)
 
 
@@ -67,10 +68,10 @@ Series = dict[Key, Value]
 
 
 class ReportedSeries(NamedTuple):
-    """One series of a report.
+    """A series in a report.
 
-    `began_ms` is the wall time at which the series was 0, or 0 if this time is unknown. If `is_new` is true,
-    `value` is the increase since the previous report.
+    `began_ms` is the wall-clock time at which the value was 0, or 0 if this time is unknown. If `is_new` is
+    true, `value` is the increase since the previous report.
     """
 
     key: Key
@@ -80,7 +81,7 @@ class ReportedSeries(NamedTuple):
 
 
 class ClientMetrics:
-    """The newest reports, and the sums of all reports since wall time `since_ms`."""
+    """The latest report of each client, and the sums of all reports since wall-clock time `since_ms`."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self._since_ms = since_ms
@@ -90,7 +91,10 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[ReportedSeries], *, is_there: bool = True) -> int:
-        """Store a full report of a connected or leaving client, and return the number of accepted series."""
+        """Store a complete report of a client, and return the number of accepted series.
+
+        If `is_there` is false, the client is disconnecting.
+        """
         series = self._there.get(client_id)
         if series is None:
             series = self._departed.pop(client_id, {})
@@ -102,11 +106,11 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # An earlier insertion could evict the report itself.
+            self._departed[client_id] = series  # If inserted earlier, the report itself could be evicted.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """Return the latest report of a connected client, or an empty mapping for any other client."""
+        """Return the latest report of a client, or an empty mapping if the client is not connected."""
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
@@ -117,11 +121,11 @@ class ClientMetrics:
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Histogram]:
-        """Return the duration histograms, summed over all clients."""
+        """Return the duration histograms summed over all clients."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """Return the gauges, summed over all connected clients."""
+        """Return the gauges summed over all connected clients."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -168,7 +172,7 @@ def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
 
 
 def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
-    """Return the increase from `before` to `now`, or the whole of `now` if the client has restarted."""
+    """Return the increase from `before` to `now`, or `now` itself if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
@@ -177,7 +181,7 @@ def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
 def convert_histogram(
     name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float
 ) -> Histogram | None:
-    """Convert a client's bucket counts to the bounds of `BOUNDS_MS`, or return None for invalid input."""
+    """Return a client's bucket counts converted to the bounds in `BOUNDS_MS`, or None if invalid."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):
@@ -189,7 +193,10 @@ def convert_histogram(
 
 
 def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
-    """Return the bound in ms of a quantile (`part`, 0 to 1), or None if the quantile is above all bounds."""
+    """Return the upper bound, in ms, of the bucket that contains a quantile.
+
+    `part` is the quantile, from 0 to 1. Return None if the quantile is above all bounds.
+    """
     wanted = part * histogram.count
     for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):
         if reached >= wanted:
@@ -198,7 +205,7 @@ def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | N
 
 
 def cumulate_counts(counts: Iterable[int]) -> Iterator[int]:
-    """Yield the cumulative counts."""
+    """Yield the cumulative sums of `counts`."""
     reached = 0
     for count in counts:
         reached += count

@@ -1,4 +1,4 @@
-"""Describes connected clients and the requests that operators can send to them."""
+"""Describes the connected clients, and the requests that operators can send to these clients."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from services.live.errors import ClientNotFound
 class ClientView:
     """A connected client.
 
-    `kind` is the type of the client, such as PRODUCER, and is empty until the client has sent its settings.
-    If `can_be_asked` is true, the client has an open Telemetry stream. `seen_ms` is the wall time of the
+    `kind` is the client type, such as PRODUCER, and is empty until the client has sent its settings. If
+    `can_be_asked` is true, the client has an open Telemetry stream. `seen_ms` is the wall-clock time of the
     client's last call.
     """
 
@@ -28,26 +28,32 @@ class ClientView:
 
 
 class ClientRequests(Protocol):
-    """Requests to a client; methods raise `ClientNotFound`, or `ClientSilent` if no response arrives."""
+    """The requests that can be sent to a client.
+
+    The methods raise `ClientNotFound`, or `ClientSilent` if the client does not respond.
+    """
 
     def ids(self) -> list[str]:
-        """Return the ids of connected clients, in any order."""
+        """Return the ids of all connected clients, in no particular order."""
 
     def view(self, client_id: str) -> ClientView:
-        """Return the view of a connected client."""
+        """Return a view of a connected client."""
 
     async def stack(self, client_id: str) -> str:
         """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer process a message again, outside its group, and return the result code."""
+        """Make a push consumer process a message again, independently of its group.
+
+        Return the result code.
+        """
 
     def reconnect(self, client_id: str) -> None:
         """Make a client reconnect."""
 
 
 class NoClients:
-    """The empty client list of a broker without a client port."""
+    """The client list of a broker without a client port, which is always empty."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

@@ -1,20 +1,20 @@
-"""Provides the broker time, which is real time or, with a virtual clock, real time plus an offset.
+"""Provides the broker time, which equals real time or, with a virtual clock, real time plus an offset.
 
-The core uses broker time, whereas callers use real time, even for due times. A virtual clock therefore
-converts absolute times between callers and the core. The offset, which never decreases, is added to times in
-requests and subtracted from times in responses. The table `_CHANGES` lists the types that contain times. A
-message with a delay of 60 seconds becomes due 60 seconds later, regardless of the offset of the clock.
+The core uses broker time, whereas callers use real time, even for due times. With a virtual clock, absolute
+times are therefore converted between callers and the core. The offset, which never decreases, is added to
+times in requests and subtracted from times in responses. The types that contain times are listed in the table
+`_CHANGES`. A message with a delay of 60 seconds becomes due 60 seconds later, regardless of the clock offset.
 Durations (leases, long polls) are not converted. Cron schedules run in broker time. In an occurrence, `at_ms`
-is converted for callers like every other time, but `local` remains the local time on the clock of the
-schedule.
+is converted for callers like every other time, but `local` remains the local time according to the clock of
+the schedule.
 
 Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
-a monotonic clock (`counted_ms`), and each step is reported (`set_step_callback`) before any later time is
-used. The duration of a lease is measured in elapsed time, which such steps do not affect.
+a monotonic clock (`counted_ms`). Each step of the system clock is reported (`set_step_callback`) before any
+later time is used. Lease durations are measured in elapsed time, which is not affected by such steps.
 
-The offset is stored in a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
-makes the offset durable before any record that depends on it, so a restart never finds records from the
-future.
+The offset is stored in a file in the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
+makes the offset durable before any record that depends on it is appended, so a restart never encounters
+records from the future.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ Told = TypeVar("Told")
 
 
 class KeptOffset:
-    """The stored offset of a virtual clock from real time, in ms."""
+    """The stored offset, in ms, by which a virtual clock is ahead of real time."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
         self._kept_ms, self._turn = offset_ms, 0
 
     def keep(self) -> None:
-        """Make a changed offset durable. Raise `OSError` if the disk fails."""
+        """Make the offset durable if it has changed. Raise `OSError` if the disk fails."""
         assert self.offset_ms >= self._kept_ms, "time does not go back"
         if self._kept_ms != self.offset_ms:
             layout.keep_clock(self._disk, self.offset_ms, self._turn)
@@ -79,9 +79,9 @@ class KeptOffset:
 
 
 def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the clock offset of a store, or None for real time.
+    """Return the clock offset of a store, or None if the store uses real time.
 
-    Raise `WrongClock` if the store was written with another kind of clock.
+    Raise `WrongClock` if the store was written with a different kind of clock.
     """
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
@@ -99,14 +99,14 @@ def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
 
 
 def ignore_step(from_ms: int, until_ms: int) -> None:
-    """Ignore a step of the clock."""
+    """Ignore a clock step."""
 
 
 class Clock:
-    """The clock of the core, which converts between broker time and the real time of callers.
+    """The clock of the core, which also converts between broker time and the real time of callers.
 
     `counted_ms` returns the time of a monotonic clock in ms. If `counted_ms` is None, `real_ms` is assumed to
-    be monotonic. Only `begin` is thread-safe.
+    be monotonic. The only thread-safe method is `begin`.
     """
 
     def __init__(
@@ -120,35 +120,38 @@ class Clock:
         self._step_callback: Callable[[int, int], None] = ignore_step
 
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
-        """Set the callback for clock steps, which gets the broker time before and after each step."""
+        """Set the callback for clock steps.
+
+        The callback is called with the broker times before and after each step.
+        """
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the broker time, and ignore all earlier steps of the system clock."""
+        """Return the current broker time, and ignore all earlier steps of the system clock."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
-        """The lead of real time over the monotonic clock at the last call of `begin`, in ms."""
+        """The lead, in ms, of real time over the monotonic clock when `begin` was last called."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the clock is virtual and can therefore be advanced."""
+        """Whether the clock is virtual, and therefore can be advanced."""
         return self._kept is not None
 
     @property
     def offset_ms(self) -> int:
-        """The lead of broker time over real time, in ms."""
+        """The number of ms by which broker time is ahead of real time."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the broker time, after reporting any step of the system clock."""
+        """Return the current broker time, after reporting any step of the system clock."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
-            real_ms = self.real_ms()  # The step was measured after the first clock read.
+            real_ms = self.real_ms()  # The step was measured after the clock was first read.
             now_ms = real_ms + self.offset_ms
             self._step_callback(now_ms - step_ms, now_ms)
             return now_ms
@@ -161,23 +164,23 @@ class Clock:
         self._kept.offset_ms = offset_ms
 
     def keep(self) -> None:
-        """Make a changed offset durable. Raise `OSError` if the disk fails."""
+        """Make the offset durable if it has changed. Raise `OSError` if the disk fails."""
         if self._kept is not None:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Convert the times in a value from a caller to broker time; a plain number is not converted."""
+        """Convert the times in a caller's value to broker time. Plain numbers are not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
-        """Convert the times in a value from the core to real time."""
+        """Convert the times in a value of the core to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
 def _shift_times(value: Any, by_ms: int) -> Any:
-    """Return a value, or a list of values, with shifted times.
+    """Return a value or a list of values with all times shifted by `by_ms`.
 
-    Values without times are returned unchanged.
+    Values that contain no times are returned unchanged.
     """
     if type(value) in (list, tuple):
         return type(value)(_shift_times(one, by_ms) for one in value)
@@ -192,7 +195,7 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times in the named fields and in the message.
+    """Return a function that shifts the times in the named fields and in the message, if there is one.
 
     The values 0 and None are not shifted, because they represent the absence of a time.
     """
@@ -234,7 +237,7 @@ def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Return the shifted time bounds of a filter; default bounds are not shifted."""
+    """Return the shifted time bounds of a filter. Default bounds are not shifted."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

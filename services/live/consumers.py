@@ -1,4 +1,4 @@
-"""Describes the connected consumers that the client port reports to the other interfaces."""
+"""Describes the connected consumers, which are reported by the client port to the other interfaces."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class ConsumerView:
-    """A client of a consumer group. `kind` is the type of the client, such as PUSH_CONSUMER.
+    """A client of a consumer group.
 
-    `language` is the language of the client library. If `is_connected` is true, the client has an open
-    Telemetry stream. `receives` is the number of the client's open receive calls, such as long polls.
-    `seen_ms` is the wall time of the client's last call.
+    `kind` is the client type, such as PUSH_CONSUMER. `language` is the programming language of the client
+    library. If `is_connected` is true, the client has an open Telemetry stream. `receives` is the number of
+    open receive calls of the client, including long polls. `seen_ms` is the wall-clock time of the client's
+    last call.
     """
 
     client_id: str
@@ -26,9 +27,9 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""Yield the consumers of a group, or of all groups if the name is empty, in any order.
+"""Yield the consumers of a group, or of all groups if the name is empty, in no particular order.
 
-Yield None for each client that does not match, so that the caller can pause."""
+For each client that does not match, yield None, so that the caller can pause."""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:

@@ -1,13 +1,13 @@
-"""Implements tasks that redrive or purge the dead letters of a group (`services.live.tasks`).
+"""Implements background tasks that redrive or purge the dead letters of a group (`services.live.tasks`).
 
-    count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
+    count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
-A message that is redriven and dead-lettered again gets an offset of at least `end_offset`, so a task never
-processes a message twice. If a rate is set, each slice contains the dead letters for a tenth of a second,
-which avoids bursts at the receivers of the target. A dead letter that another call has redriven or purged is
-counted under the error code TW-152.
+If a message is redriven and then dead-lettered again, its new offset is at least `end_offset`, so a task
+never processes a message twice. If a rate limit is set, each batch contains the dead letters for a tenth of a
+second, to avoid bursts at the consumers of the target topic. If a dead letter has already been redriven or
+purged by another call, it is counted under the error code TW-152.
 
-A task reads every dead letter of its group twice, and holds one page in memory while it runs.
+Cost: a task reads every dead letter of its group twice, and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLICES_PER_SECOND = 10
 
 
 class DeadLetterVerb(Enum):
-    """The operation of a task on each dead letter."""
+    """The operation that a task performs on each dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"
@@ -44,8 +44,8 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterOrder:
     """An order for a task that purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, a dead letter is redriven to its original topic, for its own group only. The rate is
-    at most `per_second` dead letters per second, where 0 means no limit.
+    If `target` is empty, each dead letter is redriven to its original topic, but only for its own group. The
+    rate is limited to `per_second` dead letters per second, where 0 means no limit.
     """
 
     verb: DeadLetterVerb
@@ -58,13 +58,13 @@ class DeadLetterOrder:
 
     @property
     def slice_count(self) -> int:
-        """The number of dead letters in a slice."""
+        """The maximum number of dead letters in a batch."""
         if not self.per_second:
             return limits.TASK_SLICE
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """Return the minimum time, in seconds, for the processing of `count` dead letters."""
+        """Return the minimum time, in seconds, for processing `count` dead letters."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -77,7 +77,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     what = "dead letters"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Reject an unknown group or target, because a misspelt name must not create a group or a topic."""
+        """Reject an unknown group or target topic, because a misspelled name must not create either."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -87,7 +87,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.end_offset(self._live, order.group)
 
     async def _work(self, task: DeadLetterTask) -> None:
-        """Process the dead letters that existed at the start of the task, oldest first."""
+        """Process the dead letters that existed when the task was started, in order of age."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count_dead_letters(
             self._live, order.group, order.wanted, end_offset
@@ -102,7 +102,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
-        """Perform the operation on a slice, wait until the slice is durable, and pause to limit the rate."""
+        """Process a batch, wait until the batch is durable, and pause if a rate limit is set."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -119,8 +119,8 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter, and return the verdict or the error code.
 
-        `back` is the set of topics to which a dead letter may return, or None if the order does not return
-        dead letters.
+        `back` is the set of topics to which dead letters may be returned, or None if the order does not
+        return dead letters to their original topics.
         """
         try:
             if order.verb is DeadLetterVerb.PURGE:

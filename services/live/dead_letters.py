@@ -1,9 +1,9 @@
 """Reads dead letters in pages, and yields to the event loop after each page.
 
-The dead letters of a group are ordered by the time at which they were dead-lettered. Dead letters have no
-index, so a filtered read scans every dead letter from its starting offset. One request scans at most
-`limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages are short, because each body may have the maximum
-size.
+The dead letters of a group are stored in the order in which they were dead-lettered. Dead letters are not
+indexed, so a filtered read must scan all dead letters from its starting offset onward. A single request scans
+at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages are short, because every body may have the
+maximum size.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter of dead letters, which matches if every given condition matches.
+    """A filter for dead letters, which matches if all specified conditions are met.
 
-    `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
-    an error. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
+    `topic` is the original topic of the message. `reason` is matched as a case-insensitive substring of the
+    reason and of the errors. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
     """
 
     key: str = ""
@@ -37,7 +37,10 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches the filter; `key` may also be the message id."""
+        """Return whether a dead letter matches the filter.
+
+        `key` is compared with the keys and with the message id.
+        """
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -52,7 +55,7 @@ class DeadLetterFilter:
 async def read_pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yield pages of a group's dead letters below `end_offset`, oldest first."""
+    """Yield pages of a group's dead letters below `end_offset`, in order from oldest to newest."""
     check_group_name(group)
     while live.core.dead_letters.count_open(group).count:
         page = live.query(live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
@@ -65,13 +68,16 @@ async def read_pages(
 
 
 def end_offset(live: LiveBroker, group: str) -> int:
-    """Return the offset of a group's next dead letter. Raise `IllegalGroup` if the group name is illegal."""
+    """Return the offset that the group's next dead letter will have.
+
+    Raise `IllegalGroup` if the group name is illegal.
+    """
     check_group_name(group)
     return live.core.dead_letters.count_open(group).end_offset
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return the dead letter of a group at `queue_offset`. Raise `MessageNotFound` if there is none."""
+    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if it does not exist."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -84,13 +90,13 @@ def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLet
 
 
 def check_group(live: LiveBroker, group: str) -> None:
-    """Raise `GroupNotFound` if a group does not exist and has never had a dead letter."""
+    """Raise `GroupNotFound` if a group does not exist and has never had any dead letters."""
     if not end_offset(live, group):
         live.core.group_views.view_group(group)
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics from which a group still receives, and to which its dead letters can return.
+    """Return the topics that a group still receives, to which its dead letters can be returned.
 
     Raise `GroupNotFound` if the group does not exist.
     """
@@ -98,7 +104,7 @@ def find_return_topics(live: LiveBroker, group: str) -> set[str]:
 
 
 def check_return(live: LiveBroker, group: str, topic: str) -> None:
-    """Raise `GroupNotFound` if the group no longer receives from the topic of a dead letter."""
+    """Raise `GroupNotFound` if the group no longer receives the original topic of a dead letter."""
     if topic not in find_return_topics(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -109,7 +115,7 @@ def check_return(live: LiveBroker, group: str, topic: str) -> None:
 async def count_dead_letters(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS
 ) -> int:
-    """Return the number of matching dead letters."""
+    """Return the number of dead letters that match a filter."""
     return sum([sum(map(wanted.matches, page)) async for page in read_pages(live, group, end_offset)])
 
 
@@ -118,7 +124,8 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters, without their bodies.
 
-    If the scan reaches its limit, the page contains fewer dead letters and the offset at which to continue.
+    If the scan reaches its limit, the page contains fewer dead letters, and its cursor indicates the offset
+    after which to continue.
     """
     found: list[DeadLetter] = []
     looked_at = 0
@@ -132,5 +139,5 @@ async def find_dead_letters(
 
 
 def without_body(dead_letter: DeadLetter) -> DeadLetter:
-    """Return a dead letter without its body, for lists."""
+    """Return a copy of a dead letter without its body, for use in lists."""
     return replace(dead_letter, message=replace(dead_letter.message, body=b""))

@@ -1,23 +1,23 @@
-"""Sends each answer when the log is durable up to the offset on which the answer depends.
+"""Sends each answer once the log is durable up to the offset on which the answer depends.
 
-Answers are queued in the order in which they were decided. A flush releases all answers whose records are
-durable after the flush. If an answer depends on older records than its predecessor in the queue, both answers
-are sent together.
+Answers are queued in the order in which they were decided. After each flush, all answers whose records are
+now durable are sent. If an answer depends on older records than the preceding answer in the queue, the two
+answers are sent together.
 
-A cluster leader may have been paused while another node took over. Answers of a paused leader about *past*
-events remain true, because such an answer depends on a record that the cluster accepted. Answers about the
-*current* state (not found, not leased, empty) need a proof of leadership, which is an accepted record whose
-append began after the call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases
-the answers that waited for it. A refusal also needs a proof, because a refusal implies that no earlier call
-has stored the message. If a node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal
-for lack of resources therefore waits at most OWN_MS, and then reports the cause and an unknown result.
+A cluster leader may have been paused while another node took over. A paused leader's answers about *past*
+events remain correct, because each of them depends on a record that was accepted by the cluster. Answers
+about the *current* state (not found, not leased, empty) require a proof of leadership, which is an accepted
+record whose append began after the call. A proof is requested by `prove` and reported by
+`confirm_leadership`, which sends the answers that were waiting for it. A refusal also requires a proof,
+because it implies that the message was not stored by an earlier call. If a node lacks resources (OWN_MEANS),
+proofs may fail for the same reason. A refusal for lack of resources therefore waits at most OWN_MS. After
+that time, the call fails with an unknown result, and the error states the cause.
 
-A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
-refuses all waiting answers, and later answers are refused whenever the log advances, until `release` is
-called.
+A leader must not confirm any call while its shared log is missing a record that no other node has. `hold`
+refuses all waiting answers. Until `release` is called, later answers are refused whenever the log advances.
 
-Each waiting answer costs one deque entry. An answer that depends only on durable records waits for a proof in
-a cluster, and is sent immediately on a single node.
+Memory usage is one deque entry per waiting answer. An answer that depends only on durable records is sent
+immediately on a single node, but waits for a proof in a cluster.
 """
 
 from __future__ import annotations
@@ -30,27 +30,30 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""The offset of a refusal for lack of the node's own resources, which waits at most OWN_MS for a proof."""
+"""The offset assigned to refusals for lack of local resources, which wait at most OWN_MS for a proof."""
 _HELD: Final = OWN_MEANS - 1
-"""The durable end while answers are held, which is below the offset of every answer."""
+"""The durable offset during a hold, which is below the offset of every answer."""
 OWN_MS: Final = 1_000
-"""The maximum wait, in ms, of a refusal for lack of the node's own resources; a proof takes a few ms."""
+"""The maximum time, in ms, for which a refusal for lack of local resources waits for a proof.
+
+A proof normally takes a few ms.
+"""
 
 
 class AnswerReceiver(Protocol):
-    """A receiver of an answer, such as a response stream or a waiting coroutine."""
+    """The recipient of an answer, such as a response stream or a waiting coroutine."""
 
     def answer(self, answer: Any) -> None:
-        """Send the answer."""
+        """Deliver the answer to the recipient."""
 
     def refuse(self, error: TidewheelError) -> None:
-        """Send an error instead of the answer."""
+        """Deliver an error instead of the answer."""
 
 
 class LeadershipProofs(NamedTuple):
-    """A clock in ms, and a function that requests a proof of leadership.
+    """A clock that returns ms, and a function that requests a proof of leadership.
 
-    The proof is reported to `Answers.confirm_leadership`.
+    Each proof is reported to `Answers.confirm_leadership`.
     """
 
     clock: Callable[[], int]
@@ -58,14 +61,14 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_own_refusal() -> None:
-    """Do nothing, so that refusals for lack of the node's own resources wait without a limit."""
+    """Do nothing, so that refusals for lack of local resources wait indefinitely."""
 
 
 class Answers:
-    """The durable end of the log, and the answers that wait for a later durable end or for a proof.
+    """The durable offset of the log, and the answers that are waiting for a higher offset or for a proof.
 
-    `own_waits` is called when a refusal for lack of the node's own resources begins to wait, and schedules a
-    call of `fail_own_refusals`.
+    `own_waits` is called when a refusal for lack of local resources begins to wait. It must schedule a call
+    to `fail_own_refusals`.
     """
 
     def __init__(
@@ -78,14 +81,14 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """The answers that wait for a proof, each with the time (ms) after which the proof must begin."""
+        """The answers waiting for a proof, each with the time (ms) after which the proof must begin."""
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """The refusals for lack of own resources, each with the time (ms) after which a proof must begin."""
+        """The refusals for lack of local resources, each with the time after which a proof must begin."""
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
     def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
-        """Send an answer when the log is durable up to `offset`, after a leadership proof if needed."""
+        """Send an answer once the log is durable up to `offset`, and after a leadership proof if required."""
         if offset > self.offset:
             self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
@@ -100,14 +103,17 @@ class Answers:
             self._proving.prove()
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Wait until the log is durable up to `offset`. Raise the error if the answer is refused."""
+        """Wait until the log is durable up to `offset`, and for a leadership proof in a cluster.
+
+        If the answer is refused, raise the error.
+        """
         if offset > self.offset or self._proving is not None:
             sleeper = WaitingCoroutine()
             self.send_when_durable(offset, sleeper, None)
             await sleeper.future
 
     def confirm_leadership(self, began_ms: int) -> None:
-        """Send the answers that were decided before `began_ms`, at which the append of a proof began."""
+        """Send the answers decided before `began_ms`, the time at which the append of a proof began."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -116,9 +122,9 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Send `error` for refusals for lack of own resources that have waited OWN_MS.
+        """Send `error` in place of each refusal for lack of local resources that has waited OWN_MS.
 
-        Return whether any such refusal still waits.
+        Return whether any such refusals are still waiting.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -126,13 +132,19 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse all present and future answers that need a proof, because no further proof will arrive."""
+        """Refuse all current and future answers that require a proof.
+
+        This method is called when no further proofs will arrive.
+        """
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Advance the durable offset, and send all answers up to it, or refuse all answers during a hold."""
+        """Advance the durable offset, and send all answers up to the new offset.
+
+        During a hold, all waiting answers are refused instead.
+        """
         if self._held is not None:
             self.hold(self._held)
             return
@@ -151,16 +163,22 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error with which all answers are refused while answers are held, or None."""
+        """The error with which answers are refused during a hold, or None if there is no hold."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
-        """Refuse waiting answers with `error`; later calls of `hold` or `advance` refuse later answers."""
+        """Begin a hold, and refuse all waiting answers with `error`.
+
+        Later answers are refused by subsequent calls to `hold` or `advance`.
+        """
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """End a hold, and send the waiting answers up to the durable `offset`, after a proof if needed."""
+        """End a hold, and send the waiting answers up to `offset`, which is durable.
+
+        Answers that require a proof are sent after the proof.
+        """
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
         for durable_at, one, answer in waiting:
@@ -172,24 +190,24 @@ class Answers:
 
 
 def required_offset(error: Exception) -> int:
-    """Return the log offset that must be durable before a refusal is sent."""
+    """Return the log offset that must be durable before an error is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
 class WaitingCoroutine:
-    """A coroutine that waits for an answer and may be cancelled while it waits."""
+    """A coroutine that is waiting for an answer, and that may be cancelled while it is waiting."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: Any) -> None:
-        """Resume the coroutine."""
+        """Resume the coroutine, unless it was cancelled."""
         if not self.future.done():
             self.future.set_result(answer)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Raise the error in the coroutine."""
+        """Raise the error in the coroutine, unless it was cancelled."""
         if not self.future.done():
             self.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Defines the errors of a running broker that concern its disk, its clock or its clients."""
+"""Defines the errors of a running broker that relate to its disk, its clock, or its clients."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class ClientNotFound(NotFound):
 
 
 class ClockIsReal(RefusedByState):
-    """The broker runs on real time, which cannot be advanced."""
+    """The broker uses real time, which cannot be advanced."""
 
     code = "TW-164"
 
 
 class DiskBehind(Busy):
-    """The disk does not keep up with the incoming messages."""
+    """The disk cannot keep up with the incoming messages."""
 
     code = "TW-225"
 
 
 class AnswersUnread(Busy):
-    """Clients do not read the messages that they have received."""
+    """Clients are not reading the messages that were sent to them."""
 
     code = "TW-226"
 
@@ -67,11 +67,11 @@ class BrokerBroken(Busy):
 
 
 class WrongClock(StoreError):
-    """The store was written with the other kind of clock."""
+    """The store was written with a different kind of clock."""
 
     code = "TW-106"
 
 
 def make_read_error(error: OSError) -> StoreUnwell:
-    """Return the error for a read of the store that failed because of the disk."""
+    """Return the error for a store read that has failed because of a disk failure."""
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")

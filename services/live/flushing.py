@@ -1,31 +1,31 @@
-"""Implements group commit, in which worker threads write the core's appends to disk in shared flushes.
+"""Implements group commit, in which worker threads write the appends of the core to disk in shared flushes.
 
-    flush_soon -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
+    flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- All appends of one turn of the event loop share one flush, for any number of callers. The next flush begins
-  when the flush under way has ended or has taken `LINGER_SECONDS`. A test with 16 callers compared sequential
-  flushes with three parallel flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time
-  is 1.7 ms with sequential flushes (320 us of processor time per call), and 2.4 ms with parallel flushes
-  (430 us per call). On a disk that syncs in 4 ms, the median response time is 8.2 ms with sequential flushes
-  and 5.8 ms with parallel flushes.
-- After a disk failure the core is void and no flush begins. When the last flush under way has ended,
-  `rebuild` is called once, because no write may be under way while the log is truncated. The owner reports
-  the new core with `resume_with_core`.
+- All appends made in the same event loop iteration share one flush, regardless of the number of callers. The
+  next flush begins when the flush in progress has ended or has taken `LINGER_SECONDS`. In a test with 16
+  callers, sequential flushes were compared with three parallel flushes. On a disk that syncs within
+  `LINGER_SECONDS`, the median response time was 1.7 ms with sequential flushes (320 us of CPU time per call)
+  and 2.4 ms with parallel flushes (430 us per call). On a disk that syncs in 4 ms, the median response time
+  was 8.2 ms with sequential flushes and 5.8 ms with parallel flushes.
+- After a disk failure, the core is void and no further flush begins. When the last flush in progress has
+  ended, `rebuild` is called once, because no write may be in progress while the log is truncated. The owner
+  then calls `resume_with_core` with a new core in place.
 - Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
-- With asynchronous flushes, a sync begins `SYNC_SECONDS` after a flush, for all data that is then unsynced.
-- A failed sync of a flush, of a checkpoint, or of asynchronous flushes is never retried, but causes the core
-  to be discarded and rebuilt.
-- Flushes continue while a checkpoint is written, up to a limit. Beyond the limit, flushes and their callers
-  wait for the checkpoint, which bounds memory and the work of the next start.
+- With asynchronous flushes, a sync of all unsynced data begins `SYNC_SECONDS` after a flush.
+- If a sync fails, it is never retried. The core is discarded and rebuilt instead. This rule applies to the
+  syncs of flushes and checkpoints, and to the syncs that follow asynchronous flushes.
+- While a checkpoint is being written, flushes continue up to a limit. Beyond the limit, flushes and their
+  callers wait for the checkpoint, which bounds memory usage and the work of the next start.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes
-  the new appends with one sync, and the checkpoint begins. The rows of the checkpoint are copied in the
-  following turns, a part in each turn, and a worker thread then writes the rows to disk
+  the new appends with a single sync, and the checkpoint begins. The rows of the checkpoint are copied over
+  the following iterations, a limited number at a time, and are then written to disk by a worker thread
   (`services.broker.checkpoint`).
 
-Weak spot: the state is a set of flags with few valid combinations, not a state machine. Only a void core is
-rebuilt, and only while no flush is under way. The flush before a checkpoint blocks the event loop during its
-sync.
+Weak spot: the state consists of flags, of which few combinations are valid, rather than of a state machine.
+The core is rebuilt only if it is void and no flush is in progress. The flush before a checkpoint blocks the
+event loop during its sync.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""The number of checkpoint rows copied in one turn of the event loop, which takes 1 to 2 ms."""
+"""The number of checkpoint rows copied per event loop iteration, which takes 1 to 2 ms."""
 
 log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """The owner of the core, which is notified of the results of flushes."""
+    """The owner of the core, which is notified when flushes succeed or fail."""
 
     @property
     def core(self) -> Broker:
-        """The current core."""
+        """The current broker core."""
 
     @property
     def is_retiring(self) -> bool:
@@ -70,20 +70,20 @@ class Owner(Protocol):
         """Return the broker time in ms."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that waited for a flush, after the flush has been written to disk."""
+        """Send the responses that were waiting for a flush, which has been written to disk."""
 
     def discard_core(self, error: OSError) -> None:
-        """Discard the core after a disk failure. A discarded core must not be used."""
+        """Discard the core after a disk failure. The discarded core must no longer be used."""
 
     def rebuild(self) -> None:
-        """Open a new core. The old core must be void, and no write may be under way."""
+        """Open a new core. The old core must be void, and no write may be in progress."""
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop the broker without further writes after an internal error of the core."""
+        """Stop the broker without further writes after an internal error in the core."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a written checkpoint with its size, its duration, and its distance in bytes from the previous one.
+    """Log the size and duration of a checkpoint, and the log bytes since the previous checkpoint.
 
     `before_offset` is the log offset of the previous checkpoint.
     """
@@ -100,15 +100,15 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class Flushing:
-    """Flushes that write the appends of the core to the disk, on the threads of an executor."""
+    """Writes the appends of the core to disk in flushes, which run on the threads of an executor."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin_flush` is scheduled, or waits for the end of a flush or of the linger time."""
+        """Whether `_begin_flush` is scheduled, or is waiting for the end of a flush or of the linger time."""
         self._is_waiting = self._is_linger_planned = False
-        """Whether the next flush waits for the flush under way, and whether the wait has a scheduled end."""
+        """Whether the next flush waits for a flush in progress, and whether the wait has a scheduled end."""
         self._began_at = 0.0
         """The event loop time at the start of the last flush."""
         self._is_checkpointing = False
@@ -123,18 +123,18 @@ class Flushing:
         self._idle.set()
 
     def flush_soon(self) -> None:
-        """Begin a flush in the next turn of the event loop, if there are appends."""
+        """Begin a flush in the next event loop iteration if there are any appends."""
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
-        """Wait until all appends have been written, or until no further write is possible."""
+        """Wait until all appends have been written or no further writes are possible."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure, and rebuild the core when no flush is under way."""
+        """Discard the core after a disk failure, and rebuild it once no flush is in progress."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -152,13 +152,13 @@ class Flushing:
         self.flush_soon()
 
     def resume(self) -> None:
-        """Continue after the end of an operation that delayed a rebuild."""
+        """Continue after the end of an operation that has delayed a rebuild or a checkpoint."""
         if self._flying_count == 0:
             self._begin_idle_work()
         self.flush_soon()
 
     def stop(self) -> None:
-        """Begin no further writes."""
+        """Prevent any further writes."""
         self._is_stopped = True
         self._idle.set()
 
@@ -170,14 +170,17 @@ class Flushing:
         if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
-        # At the limit of parallel flushes, the next flush begins when a flush under way ends.
+        # At the limit of parallel flushes, the next flush begins when a flush in progress ends.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
         self._idle.set()
 
     def _waits_for_more(self) -> bool:
-        """Return whether new appends wait for a flush under way, and schedule the end of the linger time."""
+        """Return whether new appends must wait for a flush in progress.
+
+        If they must wait, the end of the linger time is scheduled.
+        """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
         if self._is_waiting and not self._is_linger_planned:
@@ -192,21 +195,24 @@ class Flushing:
             self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Submit a write to a worker thread, and call `end` in the event loop with the result."""
+        """Submit a write to a worker thread. When the write ends, `end` is called in the event loop."""
         self._flying_count += 1
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Write in a worker thread, and notify the event loop without a future, which would cost a turn."""
+        """Run a write in a worker thread, and notify the event loop when the write ends.
+
+        No future is used, because a future would require an additional event loop iteration.
+        """
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # Without a report, callers of the write would wait forever.
+        except BaseException as raised:  # If an error were not reported, callers would wait forever.
             error = raised
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
     def _is_flush_held(self) -> bool:
-        """Return whether no flush may begin now."""
+        """Return whether flushes are currently held back."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_checkpoint_overdue:
@@ -221,7 +227,7 @@ class Flushing:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step in which the disk may fail. Any other error than OSError stops the broker."""
+        """Run a step in which the disk may fail. Any error other than an OSError stops the broker."""
         try:
             step()
         except OSError as error:
@@ -252,7 +258,7 @@ class Flushing:
         if error is not None:
             raise error
         if not self._is_void and self._owner.core.entries_written():
-            self._take_entries()  # More entries may be waiting.
+            self._take_entries()  # More entries may be waiting to be written.
         self._continue_writing()
 
     def _continue_writing(self) -> None:
@@ -261,15 +267,15 @@ class Flushing:
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
-        """Take a checkpoint before further writes if one is due and no flush is under way."""
+        """Begin a checkpoint before any further writes if one is due and no flush is in progress."""
         if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
             self._begin_idle_work()
 
     def _begin_idle_work(self) -> None:
-        """Rebuild the core, or take a checkpoint, if either is due. No flush may be under way.
+        """Rebuild the core or begin a checkpoint if either is due. No flush may be in progress.
 
-        A rebuild or checkpoint waits for the end of an earlier checkpoint, because a rebuilt core would
-        delete files that the earlier checkpoint is about to reference.
+        A rebuild or checkpoint does not begin until an earlier checkpoint has ended, because a rebuilt core
+        would delete files that the earlier checkpoint is about to reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -289,15 +295,18 @@ class Flushing:
         if flush is not None:
             flush.write(self._publishing)
             self._owner.apply_flush(flush)
-        # The checkpoint begins in the event loop, because no append may occur between the flush and the copy
-        # of the state.
+        # The checkpoint begins in the event loop, so that no append can occur between the flush and the
+        # capture of the state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Copy the next rows of a checkpoint; after the last row, write the checkpoint in a worker thread."""
+        """Copy the next rows of a checkpoint.
+
+        After the last row, the checkpoint is written to disk in a worker thread.
+        """
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):
@@ -347,7 +356,7 @@ class Flushing:
 
     def _end_sync_write(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
         error = done.exception()
-        if self._is_void or core is not self._owner.core:  # A new core has reread the unsynced data.
+        if self._is_void or core is not self._owner.core:  # A new core has already reread the unsynced data.
             return
         if isinstance(error, OSError):
             self.fail(error)

@@ -1,4 +1,4 @@
-"""Computes the lag of consumer groups, by topic and group, as a sum over the topic's queues.
+"""Computes the lag of each consumer group on each topic, summed over the queues of the topic.
 
     min        committed          next                  end
      | all done | done, leased,    | never delivered     |
@@ -6,11 +6,11 @@
                  `---------- lag ----------------------'    minus messages done above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- The *lag* is the number of messages that are not done. The latency of the lag is the age of the oldest
-  message that is not done.
+- The *lag* is the number of messages that are not done. The lag latency is the age of the oldest message that
+  is not done.
 - Leased messages are *in flight*.
-- Messages that were never delivered, and messages that wait for redelivery, are *ready*.
-- The *queueing latency* is the age of the first message that was never delivered.
+- Messages that have never been delivered, and messages waiting for redelivery, are *ready*.
+- The *queueing latency* is the age of the first message that has never been delivered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.live.live_broker import LiveBroker
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
-    """Yield (topic, group, queue views) for each topic that a group receives."""
+    """Yield a (topic, group, queue views) tuple for each topic that each group receives."""
     for group in groups:
         queues: defaultdict[str, list[QueueView]] = defaultdict(list)
         for queue in group.queues:
@@ -32,22 +32,22 @@ def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView
 
 
 def lag(queues: list[QueueView]) -> int:
-    """Return the number of messages that are not done."""
+    """Return the number of messages in the queues that are not done."""
     return sum(queue.lag for queue in queues)
 
 
 def in_flight(queues: list[QueueView]) -> int:
-    """Return the number of leased messages."""
+    """Return the number of messages in the queues that are leased."""
     return sum(queue.in_flight for queue in queues)
 
 
 def ready(queues: list[QueueView]) -> int:
-    """Return the number of messages that are ready for delivery."""
+    """Return the number of messages in the queues that are ready for delivery."""
     return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of the first message in a queue that was never delivered, or None."""
+    """Return the store time of the first message in a queue that has never been delivered, or None."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -57,5 +57,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age in ms of the oldest of several store times, or 0 without store times."""
+    """Return the age, in ms, of the oldest of several store times, or 0 if there are none."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

@@ -1,4 +1,4 @@
-"""Provides the operations on consumer groups that wake receivers or are subject to back-pressure."""
+"""Provides the consumer group operations that wake waiting receives or are subject to back-pressure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from services.live.room import Room
 
 
 class LiveGroups:
-    """The groups of a broker; methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
+    """The groups of a broker.
+
+    The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class LiveGroups:
         self._offset_at, self._outward = offset_at, outward
 
     async def view(self, name: str) -> GroupView:
-        """Return a view of a group, with pauses between its queues.
+        """Return a view of a group, pausing between the group's queues if necessary.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -49,14 +52,15 @@ class LiveGroups:
         return await self.view(name)
 
     async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
-        """Return a start position with the queue offsets for a start by time, and pause after each queue.
+        """Return a start position in which a start time has been resolved to queue offsets.
 
-        The searches load the parts of the queues that the subsequent operation needs into memory.
+        The parts of the queues that are needed by the subsequent operation are loaded into memory. The method
+        may pause after each queue.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                with suppress(StoreDamaged):  # The subsequent operation handles damage.
+                with suppress(StoreDamaged):  # Damage is handled by the subsequent operation.
                     if start.kind is From.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
@@ -64,14 +68,17 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set the delivery policy of a group, and wake receivers, because the group may have been paused."""
+        """Set the delivery policy of a group.
+
+        Waiting receives are woken, because the group may have been paused.
+        """
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
         return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
-        """Move a group to a start position on `topic`, or on all topics of the group if `topic` is empty.
+        """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist.
         """

@@ -1,7 +1,7 @@
-"""Queries half messages in batches of some hundred, and yields to the event loop after each batch.
+"""Queries half messages in batches of a few hundred, and yields to the event loop after each batch.
 
-Without pauses, a query would block the event loop, because a filter reads the record of every open or expired
-half message, and a broker may have a million open half messages.
+Without these pauses, a query would block the event loop. Evaluating a filter requires the record of every
+open or expired half message to be read, and a broker may have a million open half messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from services.live.live_broker import LiveBroker
 
 
 async def query_page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-    """Return up to `count_max` matching half messages after the offset `after`, oldest first."""
+    """Return up to `count_max` matching half messages after the offset `after`, in order of offset."""
     found: list[HalfView] = []
     while True:
         more = live.query(live.core.half_views.scan_page, wanted, after, count_max + 1 - len(found))

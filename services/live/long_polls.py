@@ -1,24 +1,24 @@
-"""Implements long polls, in which a receiver without a message waits for an arrival or for a timeout.
+"""Implements long polls, in which a receive that found no message waits for an arrival or a timeout.
 
-A wake-up key is a topic, the subscription of one client (for a topic of type LITE), or a poll for
-check-backs. Receivers with the same group and filter wait in one line of a key and are notified in the order
-in which they began to wait:
+A wake-up key is a topic, the subscription of a client (for a LITE topic), or a poll for check-backs. For each
+key, receives with the same group and filter wait in the same queue, called a line, and are notified in the
+order in which they began to wait:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- An arrival notifies the first waiter of each line. The notified receiver scans, and notifies the next waiter
-  if its batch is full. A message costs one scan for each line, not for each waiter, so thousands of polls of
-  one client do not delay other clients.
-- A receiver scans and begins to wait without a yield to the event loop, so no arrival is missed.
-- A notification does not reserve a message. The notified receiver scans again, and another receiver may lease
-  the message first. If the notified waiter was cancelled, the next waiter of the line is notified.
+- On an arrival, the first waiter of each line is notified. The notified receive scans the queues, and if its
+  batch is full, it notifies the next waiter. Each message causes one scan per line rather than one scan per
+  waiter, so thousands of polls from one client do not delay other clients.
+- A receive scans and then begins to wait without yielding to the event loop, so no arrival is missed.
+- A notification does not reserve a message. The notified receive scans again, and the message may meanwhile
+  be leased by another receive. If the notified waiter was cancelled, the next waiter in the line is notified.
 
-Memory: each waiter has one future.
+Memory usage is one future per waiter.
 
-Weak spot: a lost notification is not repeated. A notified receiver that does not scan must therefore notify
-the next receiver (`notify_next`). This file notifies the next receiver after a cancelled wait, and
-`services.live.receivers` does so on cancellation and after a full batch.
+Weak spot: a lost notification is not repeated. If a notified receive does not scan, it must therefore notify
+the next waiter (`notify_next`). This module notifies the next waiter after a cancelled wait, and
+`services.live.receivers` does so after a cancellation and after a full batch.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Waiter = asyncio.Future[None]
 
 
 class LongPolls:
-    """The waiters by wake-up key and line."""
+    """The waiters, grouped by wake-up key and line."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether all polls have ended because the broker is stopping."""
+        """Whether all polls have been ended, because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified. Return False after `seconds` or when the broker stops.
+        """Wait until `key` is notified. Return False after `seconds` or if the broker stops.
 
-        A waiter without a `line` has its own line and is notified of every arrival.
+        If `line` is None, the waiter has a line of its own and is notified of every arrival.
         """
         if seconds <= 0 or self.is_closed:
             return False
@@ -49,24 +49,27 @@ class LongPolls:
         line = waiter if line is None else line
         self._waiting[key].setdefault(line, {})[waiter] = None
         is_notified = False
-        try:  # `asyncio.wait_for` of Python 3.11 can lose a cancellation in the turn of the notification.
+        try:  # In Python 3.11, `asyncio.wait_for` can lose a cancellation that coincides with a notification.
             await asyncio.wait([waiter], timeout=seconds)
             is_notified = waiter.done()
         finally:
             self._remove_waiter(key, line, waiter)
-            if waiter.done() and not is_notified:  # The wait was cancelled in the turn of its notification.
+            if waiter.done() and not is_notified:  # The wait was cancelled after it had been notified.
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key, after an arrival."""
+        """Notify the first waiter of every line of each key after an arrival."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every other line, after a receive has set messages aside for them."""
+        """Notify the first waiter of every other line.
+
+        This method is called after a receive has set messages aside for other filters.
+        """
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
@@ -81,19 +84,19 @@ class LongPolls:
             waiter.set_result(None)
 
     def notify_all(self) -> None:
-        """Notify every waiter."""
+        """Notify all waiters."""
         for key, lines in list(self._waiting.items()):
             for line, waiters in list(lines.items()):
                 for _ in list(waiters):
                     self.notify_next(key, line)
 
     def close(self) -> None:
-        """End every current and later wait."""
+        """End all current and future waits."""
         self.is_closed = True
         self.notify_all()
 
     def _remove_waiter(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
-        """Remove a waiter from its line, and remove a line and a key that become empty."""
+        """Remove a waiter from its line. If the line or the key becomes empty, it is also removed."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)

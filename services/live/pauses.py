@@ -1,7 +1,7 @@
-"""Provides pauses, in which long work in the event loop yields to other tasks every few milliseconds.
+"""Provides pauses, which allow long operations to yield to other event loop tasks every few milliseconds.
 
-Lists, responses and metrics that read many objects in memory use pauses. Operations that must be atomic, and
-work that is bounded by a count, do not use pauses.
+Pauses are used by lists, responses, and metrics that read many objects in memory. They are not used by
+operations that must be atomic, or by work that is bounded by a count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of one long operation; the first time slice begins when the object is created."""
+    """The pauses of a long operation. The first time slice begins when the object is created."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS
@@ -28,13 +28,16 @@ class Pauses:
         return perf_counter() >= self._ends
 
     async def pause(self) -> None:
-        """Yield to the event loop if the time slice is used up."""
+        """Yield to the event loop if the time slice has been used up."""
         if self.is_due:
             await asyncio.sleep(0)
             self._ends = perf_counter() + SLICE_SECONDS
 
     async def sort_names(self, names: Iterable[str]) -> Iterator[str]:
-        """Return names in sorted order, sorted in runs with pauses between the runs."""
+        """Return names in sorted order.
+
+        The names are sorted in runs, with pauses between the runs.
+        """
         unsorted = list(names)
         runs: list[list[str]] = []
         for first in range(0, len(unsorted), _SORTED_AT_ONCE):

@@ -1,15 +1,16 @@
 """Measures the amount and the age of overdue work.
 
-    check-backs        halves that are due, and whose topic has no producer for check-backs
-    message groups     groups with a waiting message that a receive has scanned, without a recent delivery
-    checkpoint         durable bytes of the log after the newest checkpoint on disk, which are read at startup
+    check-backs        half messages that are due, and whose topic has no producer for check-backs
+    message groups     groups with a waiting message that was scanned by a receive, but no recent delivery
+    checkpoint         durable bytes in the log after the newest checkpoint on disk, which are read at startup
 
-Each value is 0 or small while clients and disk work normally. Alerts should use the ages. A message group
-that no receive has scanned is not counted, because its messages are part of the lag of the consumer group.
+All values are 0 or small as long as the clients and the disk work normally. Alerts should be based on the
+ages. If a message group has not been scanned by any receive, it is not counted, because its messages are
+included in the lag of the consumer group.
 
-Cost: each scrape checks every message group that is not free, with pauses. Weak spot: the time without a
-delivery is measured from the start of the latest lease. If a consumer processes one message for a long time
-while more messages wait, the message group counts as stalled.
+Cost: each scrape checks all message groups that are not free, pausing when necessary. Weak spot: the time
+without a delivery is measured from the start of the latest lease. If a consumer processes a single message
+for a long time and more messages are waiting, the message group is counted as stalled.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""The time without a delivery after which a message group with a waiting message counts as stalled."""
+"""The time without a delivery after which a message group with waiting messages is considered stalled."""
 FLIGHTS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The amount and age of overdue work; ages are in ms, and 0 without overdue work."""
+    """The amount and the age of overdue work. Ages are in ms, or 0 if no work is overdue."""
 
     unasked_halves: int
     unasked_age_ms: int
     stalled_message_groups: int
     waiting_message_group_age_ms: int
-    """The longest time without a delivery among message groups with a waiting message."""
+    """The longest time without a delivery among all message groups with waiting messages."""
     beyond_checkpoint_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
+        """Return the values as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Return the overdue work of a broker, and yield at points where the caller may pause."""
+    """Measure the overdue work of a broker, yielding at points where the caller may pause."""
     unasked, since_ms = core.transactions.unasked, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
@@ -62,7 +63,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Return the overdue work of a broker, with pauses during the measurement."""
+    """Measure the overdue work of a broker, pausing when necessary."""
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Implements recovery from a disk failure: the core is discarded, and rebuilt when the disk works again.
+"""Implements recovery from disk failures: the core is discarded, and is rebuilt once the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -6,21 +6,23 @@
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- After a failure, a change of the core may be incomplete, and the state of its writes on disk is unknown. The
-  core is discarded immediately, and access to a discarded core raises `StoreUnwell`.
-- Calls that waited for flushes of the void core fail with `ResultUnknown`, after which official clients send
-  the message again.
-- The first attempt to open a new core runs immediately in the event loop, so callers see no error after a
-  transient failure. If the queues must be rebuilt, which reads the whole log, the first attempt runs in a
-  worker thread. Later attempts run in a worker thread, after pauses that double up to `PAUSE_SECONDS_MAX`.
-- When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified and
-  rewritten (`commitlog.recovery`). Unreadable records are reported as damage with their offsets. A sync that
-  follows a failed sync is never trusted.
-- Any error other than a `StoreError` is an internal error, and ends the process (`break_down`).
+- After a failure, a change to the core's state may be incomplete, and it is not known which of the core's
+  writes have reached the disk. The core is therefore discarded immediately, and later calls raise
+  `StoreUnwell`.
+- Calls that were waiting for flushes of the void core fail with `ResultUnknown`, after which the official
+  clients resend their messages.
+- The first attempt to open a new core runs immediately in the event loop, so a transient failure does not
+  cause errors in later calls. However, if the queues must be rebuilt, which requires a scan of the entire
+  log, the first attempt runs in a worker thread. Later attempts also run in a worker thread, after pauses
+  that double up to `PAUSE_SECONDS_MAX`.
+- When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified,
+  and rewritten (`commitlog.recovery`). Unreadable records are reported as damage, together with their
+  offsets. After a failed sync, a later successful sync is never trusted.
+- Any error other than a `StoreError` is an internal error, and terminates the process (`break_down`).
 
-Weak spot: the first attempt blocks the event loop while the store opens. The duration of the first attempt
-depends on the length of the log after the last snapshot, which `SNAPSHOT_LOG_BYTES_MAX` limits. If a disk can
-be read but not written, the store is opened repeatedly, and only the pauses limit the rate.
+Weak spot: the first attempt blocks the event loop while the store is being opened. Its duration depends on
+the length of the log after the last snapshot, which is limited by `SNAPSHOT_LOG_BYTES_MAX`. If the disk can
+be read but not written, the store is opened again and again, and the rate is limited only by the pauses.
 """
 
 from __future__ import annotations
@@ -42,21 +44,24 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Open the store, and verify the log after an offset. Raise a `StoreError` if the store cannot be opened."""
+"""Open the store, and verify the log after the given offset.
+
+Raise a `StoreError` if the store cannot be opened.
+"""
 
 
 class Owner(Protocol):
-    """The owner of the core."""
+    """The owner of the broker core."""
 
     def adopt(self, core: Broker) -> None:
-        """Continue with a new core."""
+        """Resume service with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop the broker without further writes after an internal error of the core."""
+        """Stop the broker without further writes after an internal error in the core."""
 
 
 class Rebuilding:
-    """Attempts to open a new core for the owner."""
+    """Opens a new core for the owner after a disk failure, and retries if the attempt fails."""
 
     def __init__(
         self,
@@ -66,7 +71,7 @@ class Rebuilding:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads_all` returns whether opening the store would read the whole log."""
+        """`reads_all` returns whether opening the store requires a scan of the entire log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -75,10 +80,10 @@ class Rebuilding:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
-        """The reason for which the core is unavailable, or None while the core is available."""
+        """The reason why the core is unavailable, or None if the core is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
-        """Refuse new calls, and trust the log up to the durable offset of the failed `core`."""
+        """Reject new calls, and trust the log only up to the durable offset of the failed `core`."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error(
@@ -88,7 +93,7 @@ class Rebuilding:
     def begin(self) -> None:
         """Open a new core, after a pause if no write has succeeded since an earlier attempt.
 
-        No write may be under way.
+        No write may be in progress.
         """
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
@@ -110,7 +115,7 @@ class Rebuilding:
         self._failures = 0
 
     async def close(self) -> None:
-        """Start no more attempts, and return when the current attempt has ended."""
+        """Prevent further attempts, and wait until the current attempt has ended."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])
@@ -142,8 +147,8 @@ class Rebuilding:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # A successful write resets the failure count. If the disk fails before a write succeeds, the next
-        # attempt begins after a pause.
+        # The failure count is reset by a successful write. If the disk fails again before a write succeeds,
+        # the next attempt begins after a pause.
         self._failures += 1
         self.unwell = None
         log.warning("store opened again", durable_offset=core.durable_offset)

@@ -1,7 +1,7 @@
-"""Implements the calls of receivers, with long polls, delivery of durable leases, and renewal by clients.
+"""Implements receives with long polling, the release of undelivered messages, and lease renewal by clients.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
-                              --> none yet, the slice is used up: lease again in another turn (`slices`)
+                              --> none yet, the slice is used up: lease again later (`slices`)
                               --> messages: wait until the lease is durable --> delivered
                                                                             --> caller gone: released
 """
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """The calls of receivers; `core`, `decide` and `call` are functions of the live broker."""
+    """Implements the calls of receivers. `core`, `decide`, and `call` are functions of the live broker."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """The number of message bytes in responses to receives that clients have not read yet."""
+        """The number of message bytes in receive responses that clients have not read yet."""
 
     async def receive(
         self,
@@ -60,9 +60,9 @@ class Receivers:
     ) -> list[Delivery]:
         """Lease up to `batch_size` messages, and wait up to `wait_seconds` for the first message.
 
-        Return an empty list if no message has arrived. `unread_bytes` includes the message bytes until this
-        method returns; afterwards, the caller must include these bytes. `attempt_id` identifies the receive,
-        and a retry after a lost response has the same `attempt_id`.
+        Return an empty list if no message arrives in time. The bytes of the returned messages are included in
+        `unread_bytes` until this method returns. Afterwards, the caller must count these bytes. `attempt_id`
+        identifies the receive, so a retry after a lost response must use the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -92,7 +92,7 @@ class Receivers:
         return self._clock.outward(received.deliveries)
 
     def check_unread_limit(self) -> None:
-        """Raise `AnswersUnread` if the bytes of unread responses have reached the limit."""
+        """Raise `AnswersUnread` if unread responses have reached the maximum number of bytes."""
         if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
             raise AnswersUnread(
                 f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
@@ -100,31 +100,31 @@ class Receivers:
             )
 
     async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
-        """Wait for the arrival of a message in `topic`, and return False after `seconds`."""
+        """Wait up to `seconds` for a message to arrive in `topic`. Return False if none arrives."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether receives no longer wait because the broker is stopping."""
+        """Whether receives return without waiting, because the broker is stopping."""
         return self._long_polls.is_closed
 
     def close(self) -> None:
-        """End every current and later long poll, including polls for check-backs."""
+        """End all current and future long polls, including polls for check-backs."""
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Release the lease on a message that its consumer never received."""
+        """Release the lease on a message that never reached its consumer."""
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
     def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release leases on messages that their consumer never received, except leases that have ended."""
+        """Release the leases on messages that never reached their consumer. Ended leases are ignored."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
     def renew_client_leases(self, client_id: str) -> None:
-        """Renew the auto-renewed leases of a client, unless the core is unavailable."""
+        """Renew a client's auto-renewed leases, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.renew_client, client_id)
 
@@ -134,14 +134,14 @@ class Receivers:
             self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
-        """Release the auto-renewed leases of a lost client, unless the core is unavailable."""
+        """Release a lost client's auto-renewed leases, unless the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
         self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object
     ) -> Coroutine[Any, Any, SubscriptionResult]:
-        """Change a subscription to lite topics, and notify the receives that wait for the subscription."""
+        """Change a lite topic subscription, and notify the receives that are waiting for the subscriber."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
         return subscribed
@@ -154,10 +154,10 @@ class Receivers:
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: Received, ends: float
     ) -> bool:
-        """Wait for the next scan of a receive without a message; return whether the receive may scan again.
+        """Wait until a receive that found no message may scan again, and return False if it must end.
 
-        A receive that read a damaged file may scan again after its timeout, because other queues may have
-        messages.
+        If the receive has read a damaged file, it may scan again even after its timeout, because other queues
+        may contain messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()
@@ -178,7 +178,10 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _wait_until_durable(self, group: str, topic: str, received: Received) -> None:
-        """Wait until leases may be delivered, and release the leases if the wait fails or is cancelled."""
+        """Wait until the leased messages may be delivered.
+
+        If the wait fails or is cancelled, the leases are released.
+        """
         try:
             await self._answers.wait_until_durable(received.durable_at)
         except BaseException:

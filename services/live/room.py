@@ -1,22 +1,22 @@
-"""Implements back-pressure: appends of callers wait while too many bytes of the log are unflushed.
+"""Implements back-pressure: callers must wait if too many bytes of the log are unflushed.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
                   \\-- the line is full -------> DiskBehind
 
 Rules:
-- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A call with more bytes is
-  admitted when no other bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`,
-  because the event loop needs 5 us to make each flushed record visible.
-- Calls are admitted in order of arrival. No call overtakes a waiting call, because a large message could
-  otherwise wait forever.
-- Waiting calls hold at most `CALLERS_WAITING_BYTES_MAX` bytes of messages in memory. Beyond this limit, a
-  call is refused, and the official clients send the message again after a pause. A call that times out is
-  cancelled and removed from the line.
-- Acknowledgements and receives never wait for room, because they append few bytes, and delayed
+- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A larger call is admitted
+  only if no other bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because
+  the event loop needs 5 us to make each flushed record visible.
+- Calls are admitted in order of arrival. A call never overtakes a waiting call, because otherwise a large
+  message could wait forever.
+- Waiting calls may hold at most `CALLERS_WAITING_BYTES_MAX` bytes of messages in memory. Beyond this limit,
+  calls are rejected, and the official clients resend the messages after a pause. A call that times out is
+  cancelled and removed from the queue.
+- Acknowledgements and receives never wait, because they append only a few bytes, and because delayed
   acknowledgements would cause redeliveries.
 
-Cost: a call that does not wait costs one subtraction and one comparison.
+Cost: a call that need not wait costs one subtraction and one comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """The room for appends of callers; `unflushed` returns the number of unflushed bytes."""
+    """Limits the appends of callers. `unflushed` returns the number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -41,18 +41,18 @@ class Room:
         self._waiting_bytes = 0
 
     def has_room_for(self, new_bytes: int) -> bool:
-        """Return whether a call may append `new_bytes` without waiting, which is always true for 0 bytes."""
+        """Return whether a call may append `new_bytes` without waiting. The result is true for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append `new_bytes` in total without waiting."""
+        """Return whether several calls may append a total of `new_bytes` without waiting."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Wait until `new_bytes` may be appended; the caller must append without a further await.
+        """Wait until `new_bytes` may be appended. The caller must then append without another `await`.
 
-        `held_bytes` is the memory that the waiting call holds, if different from `new_bytes`. Raise
-        `DiskBehind` if waiting calls hold too many bytes of messages.
+        `held_bytes` is the number of bytes that the waiting call holds in memory, if different from
+        `new_bytes`. Raise `DiskBehind` if waiting calls hold too many bytes of messages.
         """
         if self.has_room_for(new_bytes):
             return
@@ -69,17 +69,17 @@ class Room:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # `admit_waiting` runs after the caller's append. Without an append by the caller, no flush would
-            # admit the next call.
+            # `admit_waiting` is scheduled to run after the caller's append. If the caller appends nothing, no
+            # flush follows that would admit the next call.
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
-        """Wait until a call may append a copy of a message of any size. Raise `DiskBehind`."""
+        """Wait until a copy of a message of any size may be appended. Raise `DiskBehind`."""
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def admit_waiting(self) -> None:
-        """Admit waiting calls in order while there is room."""
+        """Admit waiting calls in order of arrival, up to the limit of unflushed bytes."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

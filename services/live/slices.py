@@ -1,16 +1,17 @@
-"""Limits the scans of all receives in one turn of the event loop.
+"""Limits the amount of scanning that receives perform per event loop iteration.
 
-A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each turn has a scan budget, because many
-slices in one turn would block the event loop:
+A receive scans up to one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each event loop iteration has a scan
+budget, because scanning many slices in one iteration would block the event loop:
 
-    first scan    runs while the turn has used less than a slice; further first scans wait, in order
-    unfinished    one of the scans without a result so far continues in each turn, in order
+    first scan    runs if the iteration has used less than a slice; further first scans wait, in order
+    unfinished    in each iteration, one of the scans without a result so far continues, in order
 
-A turn scans at most two slices and one message beyond each slice, for any number of receives and any filter
-cost. First scans and unfinished scans wait in two lines, because long scans must not delay new calls.
+In each iteration, at most two slices are scanned, plus one message beyond each slice, regardless of the
+number of receives and the cost of their filters. First scans and unfinished scans wait in separate queues,
+because long scans must not delay new calls.
 
-Cost: a receive costs one comparison while the budget has room. Weak spot: all clients share the two lines. A
-client with many costly receives delays the receives of other clients, but no other calls.
+Cost: a receive costs one comparison if the budget is not exhausted. Weak spot: the two queues are shared by
+all clients. A client with many costly receives delays the receives of other clients, but no other calls.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""The number of first scans woken in a turn; first scans beyond the budget keep their place in the line."""
+"""The number of first scans woken per iteration.
+
+First scans that exceed the budget keep their position in the queue.
+"""
 
 Waiter = asyncio.Future[None]
 
 
 class Slices:
-    """The scan budget of each turn of the running event loop, and the receives that wait for a turn."""
+    """The scan budget of the running event loop, and the receives that are waiting for it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,16 +43,16 @@ class Slices:
 
     @property
     def has_room(self) -> bool:
-        """Whether a first scan may run now."""
+        """Whether a first scan may run in the current iteration."""
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
     def count_work(self, work: int) -> None:
-        """Subtract the work of a slice, in units of `limits.WORK_NS`, from the budget of the current turn."""
+        """Deduct work, in units of `limits.WORK_NS`, from the budget of the current iteration."""
         self._used += work
         self._schedule_turn()
 
     async def wait_for_first_scan(self) -> None:
-        """Wait for a later turn with room for a first scan."""
+        """Wait for a later iteration in which the budget allows a first scan."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -58,7 +62,7 @@ class Slices:
             del self._first[place]
 
     async def wait_for_next_scan(self) -> None:
-        """Wait for a later turn in which an unfinished scan may continue."""
+        """Wait for a later iteration in which an unfinished scan may continue."""
         place = object()
         try:
             await self._wait(self._unfinished, place)
@@ -66,7 +70,10 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that is set when a place in a line is woken; a known place keeps its position."""
+        """Return a future that is set when an entry in a queue is woken.
+
+        An existing entry keeps its position in the queue.
+        """
         line[place] = self._loop.create_future()
         self._schedule_turn()
         return line[place]

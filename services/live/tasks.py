@@ -1,23 +1,25 @@
-"""Runs tasks, which perform an operation on many items in the background and can be monitored and stopped.
+"""Runs background tasks, which perform an operation on many items and can be monitored and stopped.
 
-    start -> count the matches -> a slice -> its flush -> next slice -> ... -> DONE
+    start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
                  |                   |
                  +-------------------+-> STOPPED: by an operator, by an error, by loss of the starter's
                                                   right, or with the broker
 
 Rules:
-- A task waits after each slice until the slice is durable, so other callers are served between the slices.
-- A task processes only items that were stored before its start (`end_offset`), and each item once.
-- A task with a limit ends after this number of items, in the order in which the items are found.
-- Every item is counted by its verdict, or by the error code if the operation was refused.
-- A task of a user requires the user's token and rights until its end (`Watch`), like a long poll. When the
-  token is revoked, the task finishes the slice under way and stops.
-- The items of each slice are stored with their verdicts (`services.broker.task_items`).
-- Tasks are kept in memory, so a restart stops all tasks. Finished slices are durable, and the remaining items
-  are unchanged. The result of an ended task is in the journal, which survives a restart. A task without a
-  result in the journal was interrupted by a crash.
+- After each batch, a task waits until the batch is durable, so that other callers are served between batches.
+- A task processes only items that were stored before the task was started (`end_offset`), each item once.
+- A task with a limit ends when it has processed the specified number of items. Items are processed in the
+  order in which they are found.
+- Items are counted by verdict, or by error code if the operation was refused.
+- A task started by a user requires a valid token and the user's rights until it ends (`Watch`), like a long
+  poll. If the token is revoked, the task finishes the current batch and stops.
+- The items of each batch are stored with their verdicts (`services.broker.task_items`).
+- Tasks are kept only in memory, so a restart stops all tasks. Finished batches are durable, and the remaining
+  items are unchanged. The result of a task is recorded in the journal, which survives a restart. If the
+  journal does not contain the result of a task, the task was interrupted by a crash.
 
-`services.live.timer_tasks`, `dead_letter_tasks` and `move_tasks` define the actions and their items.
+The operations and their items are defined by `services.live.timer_tasks`, `services.live.dead_letter_tasks`,
+and `services.live.move_tasks`.
 """
 
 from __future__ import annotations
@@ -44,42 +46,42 @@ log = structlog.get_logger()
 
 
 class TaskOrder(Protocol):
-    """The operation of a task on each item, and the reason for the task."""
+    """The operation that a task performs on each item, and the reason for the task."""
 
     @property
     def verb(self) -> Enum:
-        """The operation on each item."""
+        """The operation to perform on each item."""
 
     @property
     def reason(self) -> str:
-        """The reason given by the starter, which may be empty."""
+        """The reason given by the user who started the task, which may be empty."""
 
     @property
     def limit(self) -> int:
-        """The maximum number of items to process, or 0 for all items."""
+        """The maximum number of items to process, or 0 to process all items."""
 
 
 Order = TypeVar("Order", bound=TaskOrder)
-"""The type of a task's order, which specifies the operation and the items."""
+"""The type of a task order, which specifies the operation and the items."""
 
 
 Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""Watch the rights of a task's starter, and return a function that ends the watch.
+"""Watch the rights of the user who started a task, and return a function that ends the watch.
 
-The argument is called once if the starter loses a required right.
+The argument is called once if the user loses a required right.
 """
 
 
 def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch no rights, for a starter that cannot lose rights."""
+    """Watch nothing, because the caller that started the task cannot lose its rights."""
     return lambda: None
 
 
 class TaskState(Enum):
-    """The state of a task; `Task.why` is the reason for STOPPED."""
+    """The state of a task. The reason for the state STOPPED is stored in `Task.why`."""
 
     RUNNING = "running"
     DONE = "done"
@@ -90,9 +92,9 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    `stop_requested` is set when the task must stop, and `why` is the reason for an early end. `first_items`
-    is the offset of the first record of its items, and `items_at` the log offset at which all of these
-    records are durable.
+    `stop_requested` is set when the task must stop. If the task ends early, `why` contains the reason.
+    `first_items` is the offset of the first item record of the task. `items_at` is the log offset up to which
+    the log must be durable before all item records are durable.
     """
 
     id: str
@@ -110,24 +112,24 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """The number of items with a verdict."""
+        """The number of items that have been processed."""
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items of a page that the limit of the order still admits."""
+        """Return the items of a page that may still be processed within the limit of the order."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     @property
     def is_full(self) -> bool:
-        """Whether the task has processed as many items as its order allows."""
+        """Whether the task has reached the limit of its order."""
         return 0 < self.order.limit <= self.done
 
 
 class Tasks(ABC, Generic[Order]):
-    """The running tasks of one kind, and the newest ended tasks since the broker started."""
+    """The running tasks of one kind, and the most recently started tasks that have ended."""
 
     what: str
-    """The plural noun for the items, for messages."""
+    """The plural noun that denotes the items in log and error messages."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -136,20 +138,21 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     def check(self, order: Order) -> None:
-        """Raise an error for an order that cannot be carried out."""
+        """Raise an error if an order cannot be carried out."""
 
     @abstractmethod
     def _end_offset(self, order: Order) -> int:
-        """Return the offset before which a new task processes items."""
+        """Return the offset below which a new task processes items."""
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count the matching items, and process them until all are done or `task.why` is set."""
+        """Count the matching items, and process them until all of them are done or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
-        """Start a task, which first counts the matching items. Raise `Busy` if too many tasks are running.
+        """Start a task, which first counts the matching items.
 
-        The task stops when `watch` reports that the starter has lost a required right.
+        The task stops if `watch` reports the loss of a required right. Raise `Busy` if too many tasks are
+        running.
         """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
@@ -165,11 +168,11 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def list_tasks(self) -> list[Task[Order]]:
-        """Return all running and kept tasks, newest first."""
+        """Return all running and retained tasks, in order from newest to oldest."""
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
-        """Return a task. Raise `NotFound` if the task does not exist."""
+        """Return the task with a given id. Raise `NotFound` if the task does not exist."""
         task = self._tasks.get(task_id)
         if task is None:
             raise NotFound(
@@ -191,7 +194,7 @@ class Tasks(ABC, Generic[Order]):
         return ItemsPage([], None)
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current slice; a task that has ended is not changed."""
+        """Stop a task after its current batch. A task that has already ended is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._stop_task(task, "an operator stopped it")
@@ -199,14 +202,17 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def close(self) -> None:
-        """Stop all tasks before the broker stops."""
+        """Stop all tasks, before the broker stops."""
         for task_id in self._runs:
             self._stop_task(self._tasks[task_id], "the broker ends")
         if self._runs:
             await asyncio.wait(self._runs.values())
 
     def _stop_task(self, task: Task[Order], why: str) -> None:
-        """Stop a task after its current slice, or immediately during the count; ended work is not changed."""
+        """Stop a task after its current batch, or immediately if it is still counting items.
+
+        A task that has already ended is not changed.
+        """
         if self._runs[task.id].done():
             return
         task.why = task.why or why
@@ -257,18 +263,21 @@ class Tasks(ABC, Generic[Order]):
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
-        with suppress(TidewheelError):  # The entry is lost if the core is being rebuilt.
+        with suppress(TidewheelError):  # If the core is being rebuilt, the journal entry is lost.
             self._live.decide(self._live.core.journal.add_entry, self._entry_of(task))
 
     def _entry_of(self, task: Task[Order]) -> Entry:
-        """Return the journal entry for the end of a task; the start entry contains the user and filter."""
+        """Return the journal entry for the end of a task.
+
+        The user and the filter are contained in the entry for the start of the task.
+        """
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
         verb = f"{self.what}: task ended ({task.order.verb.value})"
         return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """Remove the oldest ended tasks if there are more than `TASKS_KEPT_MAX` tasks."""
+        """If there are more than `TASKS_KEPT_MAX` tasks, remove the oldest of those that have ended."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

@@ -1,15 +1,16 @@
-"""Splits queries over many timers into time windows, so that a query does not block the event loop.
+"""Splits queries over many timers into smaller time windows, so that they do not block the event loop.
 
-The core runs a query without a pause, and for some filters reads the record of every timer. A long query is
-therefore split into pieces of its time window. A piece is wider where timers are sparse, and the event loop
-serves other calls between pieces. The number of timers in a piece is adapted to the duration of the previous
-piece (`QueryPace`), because reads of partition rows are fast and reads of records are slow. A query may or
-may not return concurrent changes, but returns each unchanged timer once.
+The core runs each query to completion, and some filters require the record of every timer to be read. A long
+query is therefore split into several smaller windows, and other calls are served between the windows. A
+window is wider where timers are sparse. The number of timers in a window is adapted to the duration of the
+previous query (`QueryPace`), because reading partition rows is fast, whereas reading records is slow. A query
+may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
 
-Cost: each piece requires one or two counts of a window, which read no records. The bytes of each read of
-records are bounded (`TimerViews.search`), even within a window of one millisecond, which cannot be split. A
-filter with texts looks up its key in `KEYS_AT_ONCE` topics and searches `RECORDS_AT_ONCE` records in the log
-in one turn of the event loop. Weak spot: each query of a piece scans the rows of the timer file again.
+Cost: each window requires the timers to be counted once or twice, without reading any records. The number of
+bytes per read of records is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot
+be split. For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics,
+or searches up to `RECORDS_AT_ONCE` records in the log. Weak spot: each query scans the rows of the timer file
+again.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ Seen = TypeVar("Seen")
 
 
 class QueryPace:
-    """The number of timers to query in one turn of the event loop."""
+    """Determines the number of timers that are queried per event loop iteration."""
 
     def __init__(self) -> None:
         self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
 
     def run_query(self, look: Callable[..., Seen], *arguments: object) -> Seen:
-        """Run a query, and adapt `timers_max` to its duration."""
+        """Run a query, and adapt `timers_max` to the duration of the query."""
         began = perf_counter()
         seen = look(*arguments)
         took = perf_counter() - began
@@ -60,7 +61,7 @@ class QueryPace:
 async def split_window(
     live: LiveBroker, wanted: TimerFilter, pace: QueryPace | None = None
 ) -> AsyncIterator[TimerFilter]:
-    """Yield a filter for each piece of the time window of `wanted` that contains timers."""
+    """Yield filters that divide the time window of `wanted`, except for parts that contain no timers."""
     pace, pauses = pace or QueryPace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
@@ -88,7 +89,10 @@ async def count_timers(live: LiveBroker, wanted: TimerFilter) -> int:
 
 
 async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Return (start, count) for each window of `width_ms` with matching timers, beginning at `from_ms`."""
+    """Return a (start, count) pair for each window of `width_ms` that contains matching timers.
+
+    The first window begins at `from_ms`.
+    """
     counts: Counter[int] = Counter()
     async for due_ms, number in _count_by_due_time(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
@@ -96,8 +100,8 @@ async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) 
 
 
 async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
-    """Yield pairs (due time, count) of matching timers; a due time may occur in several pairs."""
-    if is_window(wanted):  # A query by due time only reads no records.
+    """Yield (due time, count) pairs for the matching timers. A due time may occur in several pairs."""
+    if is_window(wanted):  # No records are read if the filter consists only of a window.
         pace = QueryPace()
         async for piece in split_window(live, wanted, pace):
             for found in pace.run_query(live.timer_histogram, piece, 1):
@@ -111,7 +115,7 @@ async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIter
 async def query_page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
-    """Return up to `count_max` matching timers after the sort key `after`, in order of due time."""
+    """Return up to `count_max` matching timers after the sort key `after`, sorted by due time."""
     found: list[PendingTimer] = []
     look_through = _query_piece if is_simple(wanted) else query_pages
     async for look in look_through(live, wanted, after):
@@ -125,7 +129,7 @@ async def query_page(
 async def query_pages(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield pages of matching timers in order of due time."""
+    """Yield pages of matching timers, sorted by due time."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     pace, looked_up = QueryPace(), await _look_up(live, rest)
     async for piece in split_window(live, rest, pace):
@@ -134,7 +138,7 @@ async def query_pages(
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookedUp | None:
-    """Look up the texts of a filter, if it has any, in bounded slices."""
+    """Look up the texts of a filter, if it has any, in batches of bounded size."""
     if not wanted.texts():
         return None
     views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
@@ -156,7 +160,7 @@ async def _query_piece(
     pace: QueryPace | None = None,
     looked_up: LookedUp | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers of a piece, in several pages if the records are large."""
+    """Yield the matching timers in a window, in several pages if the records are large."""
     pace = pace or QueryPace()
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
@@ -174,5 +178,5 @@ def is_window(wanted: TimerFilter) -> bool:
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether the core can evaluate a filter without reading records that do not match."""
+    """Return whether a filter can be evaluated without reading the records of timers that do not match."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)

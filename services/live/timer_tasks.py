@@ -1,13 +1,13 @@
-"""Implements tasks that cancel, move or fire the timers that match a filter (`services.live.tasks`).
+"""Implements background tasks that cancel, move, or fire all timers that match a filter.
 
-    count -> piece of time -> page of timers -> one change each -> their flush -> next page -> ... -> done
+    count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
 
-Timers are processed in slices, in order of due time, and the changes of a slice share flushes with other
-calls. A timer that is set or moved after the start of the task has an offset of at least `end_offset`, and is
-skipped. The verdict of a timer that fires before the task reaches it is TOO_LATE. The verdict of a timer that
-another call has cancelled or moved is ALREADY.
+Timers are processed in batches, in order of due time, and the changes of a batch share flushes with other
+calls. A timer that is set or moved after the task was started has an offset of at least `end_offset`, and is
+skipped. If a timer fires before the task reaches it, the verdict is TOO_LATE. If a timer has been cancelled
+or moved by another call, the verdict is ALREADY. See also `services.live.tasks`.
 
-Cost: each task runs two queries over the matching timers, and holds one page of timers in memory.
+Cost: each task runs two queries over the matching timers, and keeps one page of timers in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class TimerVerb(Enum):
-    """The operation of a task on each timer."""
+    """The operation that a task performs on each timer."""
 
     CANCEL = "cancel"
     MOVE = "move"
@@ -35,7 +35,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerOrder:
-    """The order for a task that cancels or fires timers, or moves timers to `to_ms` or by `by_ms`."""
+    """An order for a task that cancels timers, fires timers, or moves timers to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -53,12 +53,12 @@ TimerTask = Task[TimerOrder]
 
 
 class TimerTasks(Tasks[TimerOrder]):
-    """The tasks over timers."""
+    """The tasks that process timers."""
 
     what = "timers"
 
     def check(self, order: TimerOrder) -> None:
-        """Raise `IllegalDeliveryTime` if the time or the distance of a move exceeds the maximum delay."""
+        """Raise `IllegalDeliveryTime` if a move exceeds the maximum delay."""
         too_far = limits.DELAY_MS_MAX
         ahead_ms = 0 if order.to_ms is None else order.to_ms - self._live.now_ms()
         if ahead_ms > too_far or abs(order.by_ms) > too_far:
@@ -68,7 +68,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return self._live.core.end_offset
 
     async def _work(self, task: TimerTask) -> None:
-        """Process the timers that were stored before the start of the task, in order of due time."""
+        """Process the timers that were stored before the task was started, in order of due time."""
         task.matched = await timer_queries.count_timers(self._live, task.order.wanted)
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
             if task.why or task.is_full:
@@ -77,7 +77,7 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Change timers in slices; each slice begins when the previous slice is durable."""
+        """Process timers in batches. Each batch begins when the previous batch is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -85,7 +85,7 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._gather(task, ((_item(timer), self._verb(task.order, timer)) for timer in chosen))
 
     async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
-        """Cancel or move a timer, and return the verdict or the error code."""
+        """Perform the operation on a timer, and return the verdict or the error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
@@ -98,7 +98,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether a timer was moved after the query, and may no longer match the filter."""
+        """Return whether a timer has been moved since the query, and may no longer match the filter."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:

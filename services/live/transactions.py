@@ -1,4 +1,4 @@
-"""Provides check-backs and the resolution of transactions by operators to callers in the event loop."""
+"""Provides transaction check-backs, and the resolution of transactions by operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic, and whether the producer can receive check-backs now."""
+    """A producer of a topic, with information on whether it can currently receive check-backs."""
 
     topic: str
     client_id: str
@@ -29,7 +29,10 @@ Producing = Callable[[str], list[ProducerView]]
 
 
 class LiveTransactions:
-    """The transactions of a broker; methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
+    """The transactions of a broker.
+
+    The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add a function that returns producers to the sources of `producers`."""
+        """Add a function that returns producers, whose results are included in `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:

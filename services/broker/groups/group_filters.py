@@ -121,7 +121,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of a filter, unless it is already counted as a user of some filter."""
+        """Count a client as a user of a filter, unless it is already counted as a user of any filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:

@@ -1,4 +1,4 @@
-"""Implements the receive operation, which leases messages to consumers, and acknowledgements.
+"""Implements receive operations, which lease messages, and acknowledgements, which finish messages.
 
 A receive scans all queues of a topic in rotation and leases messages for a period of elapsed time. The queues
 of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
