@@ -1,1 +1,1 @@
-"""Implements delayed messages, with their records, files, delivery, operations, and repair after damage."""
+"""Implements delayed messages: their records, files, delivery, operations, and repair after damage."""

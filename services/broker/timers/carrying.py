@@ -1,20 +1,20 @@
 """Executes the timer verb of a message when the message is stored or its half message is committed.
 
-A CANCEL verb and its message are one record, in which the property `TW_CANCELS` contains the offset and due
-time of the timer, so a crash keeps both or neither. A MOVE or FIRE verb needs a separate record, which is
-appended immediately before the message. The result of a verb is stored in the message property
-`TW_TIMER_VERDICT`, and the first word of the property is the verdict.
+A CANCEL verb is stored in the same record as its message, with the offset and the due time of the timer in
+the property `TW_CANCELS`. After a crash, therefore, either both are preserved or neither is. A MOVE or FIRE
+verb requires a separate record, which is appended immediately before the message. The result of a verb is
+stored in the message property `TW_TIMER_VERDICT`, whose first word is the verdict.
 
-A verb is checked only when its message is sent. The commit of a half message does not repeat the check, even
-on a broker with different limits or a different clock.
+A verb is checked only when its message is sent. When a half message is committed, the check is not repeated,
+even if the broker has different limits or a different clock.
 
-A verb with the wrong topic matches no timer, but the message is still stored unless the verb is strict
-(`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb can be
-any text.
+If a verb specifies the wrong topic, it matches no timer, but the message is still stored unless the verb is
+strict (`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb
+may be arbitrary text.
 
-Weak spot: a crash may keep the record of a MOVE or FIRE verb and lose the message that follows it. The
-producer of the lost message receives no response and resends the message. The verdict of a resent FIRE verb
-is TOO_LATE, although the first attempt fired the timer.
+Weak spot: after a crash, the record of a MOVE or FIRE verb may be preserved although the message that follows
+it is lost. The producer of the lost message receives no response and resends the message. The verdict of a
+resent FIRE verb is TOO_LATE, although the timer was fired by the first attempt.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tidewheel import property_names
 
 
 class VerbExecutor:
-    """Executes the timer verbs in messages."""
+    """Executes the timer verbs contained in messages."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def refuse_unknown(self, carried: CarriedVerb, now_ms: int) -> None:
-        """Raise `TimerUnknown` if a strict verb names a timer that was never set or has been forgotten."""
+        """Raise `TimerUnknown` if a strict verb refers to a timer that was never set or is forgotten."""
         if not carried.is_strict:
             return
         found = self._timers.find_timer(self._name(carried))
@@ -48,7 +48,7 @@ class VerbExecutor:
             )
 
     def execute(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
-        """Execute the verb of a message record before the append, and write the verdict into the record."""
+        """Execute the verb of a message before its record is appended, and add the verdict to the record."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
             self._add_verdict(carrier, "CANCELLED", {

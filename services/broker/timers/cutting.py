@@ -1,17 +1,19 @@
-"""Converts many timer records to ready records at once by copying byte ranges.
+"""Converts many timer records to ready records in one operation, by copying byte ranges.
 
     timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
-The front is the fixed part of a record (`commitlog.record.HEAD_V4`). Each property is a name, \\x01, a value,
-and \\x02. Only the most common kind of record is cut, which has IPv4 hosts and a message id, and ends with
-the two properties of its target. All other records, such as records of moved timers or records with a
-verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
+The front is the fixed-size part of a record (`commitlog.record.HEAD_V4`). Each property consists of a name,
+\\x01, a value, and \\x02. Only records of the most common form are cut: a record that has IPv4 hosts and a
+message id, and that ends with the two properties of its target. All other records, such as records of moved
+timers or records with a verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all
+records in one operation.
 
-The loop over the records is a single function, because a checkpoint spends most of its time in this loop.
+The loop over the records is a single function, because checkpoints spend most of their time in this loop.
 
-Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
-the order changed, every record would be decoded, which is slower but still correct.
+Weak spot: cutting depends on the order in which the properties are written by
+`timer_records.timer_properties`. If this order changed, every record would be decoded, which is slower but
+still correct.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """The real topic of a timer, with its name, its encoded field, and the prefix of its hashed names."""
+    """The real topic of a timer: its name, its encoded topic field, and the prefix of hashed names."""
 
     name: str
     field: bytes
@@ -49,21 +51,18 @@ class RealTopic(NamedTuple):
 
 
 class Cut:
-    """The ready records that were cut from the sound `stored` records of the timers at `timer_offsets`."""
+    """The ready records cut from the sound records `stored` of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """The sorted indices of the cut records in `stored`."""
+        """The indices in `stored` of the records that were cut, in ascending order."""
         self.queues: list[tuple[str, int]] = []
         """The target (topic, queue id) of each cut record."""
         self.named: list[tuple[int, bytes]] = []
-        """The indices and properties of the cut records that may have a tag or additional keys.
-
-        The indices are positions in `stored`.
-        """
+        """The index in `stored` and the properties of each cut record that may have a tag or keys."""
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut_records(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
@@ -72,11 +71,11 @@ class Cut:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return the hash of the message id (`consumequeue.keyindex`) of each cut record, as a u64 column."""
+        """Return the message id hash (`consumequeue.keyindex`) of each cut record as a u64 array."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
-        """Return the ready records, in the order of `places`."""
+        """Return the ready records in the order of `places`."""
         content = bytearray(b"".join(self._parts))
         lengths = np.array(list(map(len, self._parts)), np.int64)
         ends = np.cumsum(lengths)
@@ -93,8 +92,8 @@ class Cut:
         for place, (one, timer_offset, size, plain) in enumerate(of_each):
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
-            # The search starts at the right, because a producer's property may look like a target. The broker
-            # writes the target last, and `_target` accepts no bytes after the target.
+            # The search starts from the right, because a property set by the producer may look like a target.
+            # The broker writes the target last, and `_target` does not accept any bytes after it.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
@@ -102,8 +101,8 @@ class Cut:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # The test may also match another property whose name has the same ending, so the caller checks
-            # the names.
+            # The test may also match other properties whose names have the same ending, so the names are
+            # checked by the caller.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -142,7 +141,10 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic in `pairs`, the bytes of a target before the queue id, or None if malformed."""
+    """Return the topic in `pairs`, or None if `pairs` is malformed.
+
+    `pairs` contains the bytes of a target that precede the queue id.
+    """
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
         return None

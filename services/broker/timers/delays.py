@@ -1,10 +1,10 @@
-"""Converts the delay properties of a message to a single absolute delivery time.
+"""Converts the delay properties of a message to an absolute delivery time.
 
 The delay properties and their rules are listed in `tidewheel.delay_properties`.
 
-Delays are measured from the caller's real time, because the protocol front ends read the properties before
-`services.live.clock` converts times to broker time. The maximum delay is checked later
-(`services.broker.spine.validation`). Cost: a message without delay properties requires one set operation.
+Delays are relative to real time, because the protocol front ends process the properties before times are
+converted to broker time (`services.live.clock`). The maximum delay is checked later
+(`services.broker.spine.validation`). Cost: one set operation for a message without delay properties.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def with_absolute_times(message: Message, now_ms: int) -> Message:
-    """Return a received message with its relative times converted to absolute times.
+    """Return a received message with all relative times converted to absolute times.
 
-    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` if a time is illegal or two times conflict.
+    `now_ms` is the current real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times
+    contradict each other.
     """
     if _TIMED.isdisjoint(message.properties):
         return message

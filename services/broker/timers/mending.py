@@ -1,4 +1,4 @@
-"""Repairs damaged timer files; each lost timer is rebuilt from another copy or ends as UNREADABLE.
+"""Repairs damaged timer files: each lost timer is rebuilt from another copy, or ends as UNREADABLE.
 
     CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
@@ -7,31 +7,34 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are the named timers that are due in the window of the damaged file, minus the timers in
-any sound batch or in memory, and minus the timers that have ended. If there are fewer such timers than lost
-rows, the log is read as well, because a timer without a message id may have no name. A gap may also have
-contained tombstones, so rows of ended timers in the window are deleted again. Ends are kept as long as a
-timer due at the same time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have
-ended.
+The timers in a gap are determined as follows: from all named timers that are due in the window of the damaged
+file, the timers in sound batches, the timers in memory, and the timers that have ended are excluded. If fewer
+timers remain than rows were lost, the log is read as well, because a timer without a message id may have no
+name. A gap may also have contained tombstones, so the rows of ended timers in the window are deleted again.
+Ends are kept as long as a timer due at the same time may be waiting in a damaged file. All timers due before
+`Partitions.undone_ms` have ended.
 
 A rebuilt timer is a new log record, which replaces the old timer like a move to the same due time. A rebuilt
-timer is therefore durable and delivered once, and a crash during the repair loses no timer. The record of a
-rebuilt timer is read from the log or from an older timer file. Files that cover a time in doubt are therefore
-kept from the detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no
-timer file is deleted until every file has been verified, because the times in doubt are unknown until then. A
-sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if its damage
-was found when the timer was due or when a checkpoint copied the timer (`Timers.in_doubt`), because late
-delivery is better than no delivery. A timer without a readable record in the log or in an older file ends as
-UNREADABLE. An UNREADABLE timer is counted and listed, and is never pending again.
+timer is therefore durable and is delivered only once, and no timer is lost if the broker crashes during the
+repair. The record of a rebuilt timer is read from the log or from an older timer file. For this reason, files
+that cover a time in doubt are kept from the detection of the damage until a checkpoint begins after all
+affected timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer file is
+deleted until every file has been verified.
 
-Cost: without damage, only the checks take time. A rescue reads names and ends once, and uses 16 bytes of
-memory for each timer in the window.
+A sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the damage
+was found when the timer was due or when the timer was copied by a checkpoint (`Timers.in_doubt`), because a
+late delivery is better than no delivery. If no readable record exists in the log or in an older file, the
+timer ends as UNREADABLE. An UNREADABLE timer is counted and listed, and never becomes pending again.
 
-If the disk cannot read any file, read errors are not evidence of damage, so the rescue fails and is retried.
+Cost: as long as no damage is found, only the checks take time. A repair reads names and ends once, and uses
+16 bytes of memory for each timer in the window.
 
-Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The row counts in
-the snapshot reveal unidentified timers, which are counted in `unknown_count`. For a file that was split, even
-the number of lost timers is unknown.
+If the disk cannot read any files at all, read errors are not evidence of damage. In this case, the repair
+fails and is retried later.
+
+Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The number of
+unidentified timers is derived from the row counts in the snapshot, and is added to `unknown_count`. If the
+file has been split, even the number of lost timers is unknown.
 """
 
 from __future__ import annotations
@@ -70,18 +73,18 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""The number of files in each folder whose first byte a rescue reads to test the disk."""
+"""The number of files per folder whose first byte is read to test whether the disk is readable."""
 
 
 class RowWithoutRecord(NamedTuple):
-    """The sort position, queue number, and file of a sound row with a damaged record."""
+    """A sound row with a damaged record, identified by its sort position, queue number, and file."""
 
     due_ms: int
     timer_offset: int
     queue: int
     path: str
     is_unread: bool = False
-    """Whether a part of the record could not be read from the disk."""
+    """Whether part of the record could not be read from the disk."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -89,7 +92,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The location of a copy of a record in an older file."""
+    """The location of a copy of a record in an older timer file."""
 
     path: str
     position: int
@@ -98,15 +101,15 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A verification of files in a worker thread, with the files to verify and the damage found."""
+    """A job that verifies files in a worker thread, and collects the damage that it finds."""
 
     files: list[tuple[Slot, File, int]]
-    """The timer files to verify, each with the byte position at which the check begins."""
+    """The timer files to verify, each with the byte position at which the verification begins."""
     runs: list[Run]
-    """The runs of names, ends, and keys to verify."""
+    """The index runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files left for the next check, each with the byte position at which that check begins."""
+    """The timer files left for the next job, each with the byte position at which to continue."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -114,7 +117,7 @@ class CheckJob:
     damaged_runs: list[Run] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Verify the files and runs. Raise OSError."""
+        """Verify the files and runs. Raise OSError if the disk fails."""
         left_bytes = self.bytes_max
         for slot, file, position in self.files:
             if left_bytes <= 0:
@@ -134,7 +137,7 @@ class CheckJob:
 
 
 class LogPass:
-    """A verification pass over the log up to `until`, a few megabytes at a time."""
+    """A verification pass over the log up to `until`, performed a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -144,9 +147,12 @@ class LogPass:
         self.is_done = False
 
     def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Verify the next bytes, and return the damage found, clipped at `until`. Raise OSError."""
+        """Verify up to `bytes_max` more bytes, and return the damage found before the end of the pass.
+
+        Raise OSError if the disk fails.
+        """
         self.is_done = True
-        with suppress(StoreError):  # An unreadable log has been reported at startup.
+        with suppress(StoreError):  # An unreadable log has already been reported at startup.
             if self._scan is None or self._checking is None:
                 self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
                 self._checking = self._scan.checking()
@@ -165,10 +171,10 @@ class LogPass:
 
 
 def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield the rows of a batch whose records do not match their CRCs."""
+    """Yield the rows of a batch whose records do not match their checksums."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
-    content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros fail each CRC.
+    content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros do not match any CRC.
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
@@ -181,7 +187,7 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
 
 @dataclass(slots=True, eq=False)
 class RepairJob:
-    """A search in a worker thread for timers that damage has removed or revived."""
+    """A job that searches, in a worker thread, for timers that were removed or revived by damage."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
@@ -192,31 +198,31 @@ class RepairJob:
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The offsets of the timers with a tombstone only in memory."""
+    """The offsets of the timers whose tombstone is only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The offsets of the timers with an end only in memory, either new or rebuilt at startup."""
+    """The offsets of the timers whose end is only in memory, either new or rebuilt at startup."""
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """Every timer with a last time before `forgotten_ms` has ended, even if its end has been forgotten."""
+    """The time before which all timers have ended, even if their ends have been dropped."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, RecordCopy] = field(default_factory=dict)
     unknown_count: int = 0
-    """The number of rows lost in gaps for which no timer could be identified."""
+    """The number of lost rows for which no timer could be identified."""
     over: set[int] = field(default_factory=set)
-    """The timers that have ended, as shown by a tombstone or by the beginning of the kept history."""
+    """The offsets of the timers that have a tombstone or ended before the retained history."""
     blocked: str = ""
-    """The reason why the search failed, or an empty string if the search succeeded."""
+    """The reason why the search failed, or an empty string if it succeeded."""
 
     def run(self, disk: Disk) -> None:
         """Search the files.
 
-        Raise OSError if the disk fails, so that no timer ends because of a disk failure.
+        Raise OSError if the disk fails, so that a disk failure does not cause any timer to end.
         """
         self._require_reading(disk)
         try:
@@ -235,19 +241,19 @@ class RepairJob:
         sectors.require_reading(disk, paths)
 
     def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
-        """Find the missing timers and the revived timers of a window.
+        """Find the missing timers and the revived timers in a window.
 
         A missing timer is due in the window, has not ended, and is neither in a sound batch nor in memory. A
-        revived timer has ended, but is in a sound batch at or after the watermark, because a gap has
-        destroyed its tombstone and memory contains no other tombstone.
+        revived timer has ended, but still appears in a sound batch at or after the watermark, because its
+        tombstone was destroyed and there is no other tombstone in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named_timers(disk, from_ms, until_ms)
         wanted = _exclude(wanted, held)
         ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # If there are fewer named timers than lost rows, some timers have no message id. Reading the log is
-        # expensive, so the log is read only if the named timers do not account for all lost rows.
+        # If there are fewer named timers than lost rows, some of the lost timers have no message id. Reading
+        # the log is expensive, so it is read only if the named timers do not account for all lost rows.
         if not is_sure or len(_exclude(wanted, ended)) < lost_count or self._is_split():
             wanted = _exclude(
                 _unique_timers(np.concatenate([wanted, self._logged_timers(disk, from_ms, until_ms)])), held
@@ -255,21 +261,21 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark need no tombstone, because their timers have ended.
+        # Rows before the watermark do not need a tombstone, because their timers have ended.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether a damaged file has been split, in which case its number of rows is unknown."""
+        """Return whether any damaged file has been split, in which case its number of rows is unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
         """Return the live rows of sound batches in the window, and the number of rows in damaged batches.
 
-        A batch in a gap counts as damaged even if the disk can now read the batch, because its timers have
-        already been skipped.
+        A batch in a gap is considered damaged even if it is now readable, because its timers have already
+        been skipped.
         """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
@@ -290,7 +296,7 @@ class RepairJob:
         return np.concatenate(found), lost_count
 
     def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """Return the named timers in the window, and whether all names were readable."""
+        """Return the named timers in the window, and whether all names could be read."""
         found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -305,13 +311,13 @@ class RepairJob:
         return _unique_timers(np.concatenate(found)), is_sure
 
     def _timers_due_elsewhere(self, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers that are sorted into the window but due at another time."""
+        """Return the timers whose sort time is in the window but differs from their due time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
     def _remove_sorted_elsewhere(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Return `pairs` without the timers that are due in the window but sorted elsewhere."""
+        """Return `pairs` without the timers whose sort time is outside the window."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -319,7 +325,7 @@ class RepairJob:
         return _exclude(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged_timers(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers in the window that have a record in the log."""
+        """Return the timers in the window whose records are in the log."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -330,7 +336,7 @@ class RepairJob:
         return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
 
     def _exclude_deleted(self, disk: Disk) -> None:
-        """Exclude timers that have a tombstone in their file, or that ended before the kept history."""
+        """Exclude the timers that have a tombstone in their file or ended before the retained history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -339,7 +345,7 @@ class RepairJob:
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return the sorted offsets of the timers that have ended."""
+        """Return those of the `offsets` whose timers have ended, in sorted order."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -347,7 +353,7 @@ class RepairJob:
         return np.unique(np.concatenate(found))
 
     def _find_copies(self, disk: Disk) -> None:
-        """Find records of missing timers in older files."""
+        """Search older timer files for copies of the records that are needed for the repair."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
         for slot in _all_slots(disk) if wanted else ():
@@ -363,7 +369,7 @@ class RepairJob:
 
 
 def _all_slots(disk: Disk) -> Iterator[Slot]:
-    """Yield the slots of all timer files, including files that no snapshot lists."""
+    """Yield the slots of all timer files, including files that are not listed in any snapshot."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -392,7 +398,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """Return the sorted and merged time windows of slots, as (from, until) pairs in ms."""
+    """Return the time windows of slots, merged and sorted, as (from, until) pairs in ms."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -403,20 +409,20 @@ def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
 
 
 def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
-    """Yield the keys of the facts in memory."""
+    """Yield the keys of all facts that are in memory."""
     for recent in facts.recents():
         for chunk in recent.chunks():
             yield chunk["key"].copy()
 
 
 class TimerRepair:
-    """Schedules checks and rescues, and repairs damaged timer files.
+    """Schedules checks and repairs of the timer files.
 
-        idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
+        idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a repair) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    Only one job runs at a time, because a rescue needs a consistent view of files and memory. All timers that
-    a rescue finds missing are repaired before the next rescue begins.
+    Only one job runs at a time, because a repair requires a consistent view of files and memory. All timers
+    found to be missing are rebuilt or ended before the next repair begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -435,7 +441,7 @@ class TimerRepair:
         self._log_pass: LogPass | None = None
 
     def begin(self, now_ms: int) -> None:
-        """Schedule a check of all files, ordered by due time."""
+        """Schedule a check of all files. Timer files are checked in order of due time."""
         files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
@@ -447,7 +453,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check, and report damage to names, ends, and keys that a checkpoint has found."""
+        """Allow the next check, and report damage to names, ends, and keys found by checkpoints."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -456,10 +462,10 @@ class TimerRepair:
         self.report_indexes()
 
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
-        """Check the next timer files on a follower, after a checkpoint.
+        """Check the next timer files on a follower after a checkpoint.
 
-        When all timer files have been checked, the follower may also delete older files. Damage is repaired
-        only after the node becomes the leader.
+        Once all timer files have been checked, the follower may also delete older files. Damage is repaired
+        only after the node has become the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -475,44 +481,44 @@ class TimerRepair:
             self.complete_job(job)
 
     def allow_check(self) -> None:
-        """Allow the next check to begin."""
+        """Allow the next check to start."""
         self._may_check = True
 
     @property
     def has_work(self) -> bool:
-        """Whether a job can begin or a repair can continue now."""
+        """Whether a job can start or a repair can continue now."""
         if self._applying is not None:
             return not self._timers.is_waiting_for_disk()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def doubtful_times(self) -> TimesInDoubt:
-        """Return the times in doubt for a checkpoint that is about to begin."""
+        """Return the times in doubt, for a checkpoint that is about to begin."""
         spans = self._in_doubt()
-        if self._has_checked_all:  # All damage is known, and its times are in doubt until the repair.
+        if self._has_checked_all:  # All damage has been found, and all times in doubt are known.
             self._partitions.release_older()
         is_rescuing = isinstance(self._running, RepairJob) or self._applying is not None
         return TimesInDoubt(spans, self._in_doubt, is_rescuing)
 
     @property
     def _has_checked_all(self) -> bool:
-        """Whether all timer files have been checked since the start."""
+        """Whether all timer files have been checked since startup."""
         is_reading = isinstance(self._running, CheckJob) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
-        """Return the times covered by damaged bytes, until all affected timers have been rebuilt or ended."""
+        """Return the times covered by damaged bytes whose timers have not all been rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
-        in_doubt = [*tuple(self._timers.in_doubt.values())]  # A worker thread may call this method.
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # This method may run in a worker thread.
         in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> CheckJob | RepairJob | None:
-        """Return the next job for a worker, or None if no job is due or the last job is unfinished."""
+        """Return the next job for a worker, or None if no job is due or a job is still unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -523,15 +529,15 @@ class TimerRepair:
         return self._running
 
     def complete_job(self, job: CheckJob | RepairJob) -> None:
-        """Process the result of a worker's job."""
+        """Process the result of a job that a worker has completed."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
             self._adopt_search(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        # While the worker was reading, a checkpoint may have dropped a file, and a timer may have ended.
-        # Results for such files and timers are ignored.
+        # While the worker was reading, files may have been dropped by a checkpoint, and timers may have
+        # ended. The results for such files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._has_file(one) and self._is_waiting(one))
@@ -546,7 +552,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job, which is retried after the next `keep_house`."""
+        """Requeue a failed job, which is retried after the next call to `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -557,7 +563,7 @@ class TimerRepair:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def repair_some(self, now_ms: int) -> None:
-        """Rebuild or end the next timers that a rescue has found."""
+        """Rebuild or end some of the timers that a repair job has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
@@ -568,7 +574,7 @@ class TimerRepair:
             ):
                 self._repair_timer(*self._left.popleft(), now_ms)
                 count += 1
-        except StoreDamaged as error:  # The next start rebuilds unreadable ends.
+        except StoreDamaged as error:  # Unreadable ends are rebuilt at the next start.
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
@@ -586,14 +592,14 @@ class TimerRepair:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files with waiting timers, and the damaged files that are kept after a split."""
+        """Return the files with waiting timers, and the damaged files that were kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _has_file(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer is after the watermark and has no readable end."""
+        """Return whether a timer is above the watermark and is not known to have ended."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
@@ -658,7 +664,7 @@ class TimerRepair:
         self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
 
     def _postpone(self, job: RepairJob, why: str) -> None:
-        """Postpone a rescue that could not complete its search, and report the reason."""
+        """Postpone a repair whose search could not be completed, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
         self._store.damage.report_repair(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
@@ -667,7 +673,7 @@ class TimerRepair:
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.find_end(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
-            return  # The timer was cancelled, moved or fired after the rescue began.
+            return  # The timer was cancelled, moved, or fired after the repair began.
         timer = self._find_record(timer_offset)
         if timer is None:
             self._lost_count += 1
@@ -677,7 +683,7 @@ class TimerRepair:
         self._rebuilt_count += 1
 
     def _find_record(self, timer_offset: int) -> Record | None:
-        """Return the timer record from the log or an older file, or None if neither contains the record."""
+        """Return a timer record from the log or from an older file, or None if no copy is readable."""
         with suppress(StoreDamaged):
             return self._timers.read_logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
@@ -687,7 +693,7 @@ class TimerRepair:
         return None
 
     def _finish(self, job: RepairJob) -> None:
-        """Count and report the result of a rescue, and mark its gaps as repaired."""
+        """Count and report the results of a repair, and mark its gaps as repaired."""
         looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
@@ -716,7 +722,7 @@ class TimerRepair:
             )
 
     def report_indexes(self) -> None:
-        """Report the known damage to names, ends, and keys."""
+        """Report all known damage to names, ends, and keys."""
         self._timers.ends.report_damage()
         if self._store.keys.damage:
             self._store.report_key_index(self._store.keys.damage)

@@ -1,6 +1,7 @@
 """Encodes the recall handle of a delayed message, as base64url of `v1 topic broker due_ms message_id`.
 
-The format is that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain a blank.
+The format is the same as that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain a
+space.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
 
 
 def decode(handle: str) -> Recall:
-    """Return the fields of a handle. Raise `InvalidRecallHandle` if the handle is malformed."""
+    """Return the fields of a recall handle. Raise `InvalidRecallHandle` if the handle is malformed."""
     try:
         fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
     except (binascii.Error, UnicodeError, ValueError):

@@ -6,21 +6,22 @@ Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
-A timer that is in `names` and not in `ends` is pending. A fact contains an event and its times, and does not
-depend on `history_ms`, because each process that opens the store may have a different value of this setting.
+A timer is pending if it is in `names` but not in `ends`. A fact describes an event and its times. The facts
+do not depend on `history_ms`, because the store may later be opened with a different value of this setting.
 
-1. A fact expires `history_ms` after its last time (`last_ms`), which is the later of set time and due time
-   for a name, and the later of end time and due time for an end. The end of a timer therefore never expires
-   before the names of the timer.
-2. Names and ends are merged separately, so a merge may drop the end of a timer and leave its name.
-   `forgotten_ms` is the time before which a merge may have dropped ends. `forgotten_ms` never decreases and
-   is part of the snapshot, because dropped ends are not restored when a longer history is set later.
-3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
-   `history_ms` ago. A forgotten timer never counts as pending.
-4. The names of a waiting timer are kept regardless of its lateness, because expiry in merges is relative to
-   the earliest waiting timer.
+1. A fact expires `history_ms` after its last time (`last_ms`). The last time is the later of set time and due
+   time for a name, and the later of end time and due time for an end. The end of a timer therefore never
+   expires before the timer's names.
+2. Names and ends are merged separately, so a merge may drop the end of a timer but keep its name.
+   `forgotten_ms` is the time before which ends may have been dropped. It never decreases and is part of the
+   snapshot, because dropped ends are not restored if a longer history is configured later.
+3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms` or more than
+   `history_ms` ago. A forgotten timer is never considered pending.
+4. The names of a waiting timer are kept no matter how late the timer is, because expiry during merges is
+   relative to the earliest waiting timer.
 
-Memory: the facts added since the last checkpoint are in memory, with Bloom filters of about 12 bits per fact.
+Memory usage: all facts added since the last checkpoint are kept in memory, together with Bloom filters of
+about 12 bits per fact.
 
 An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
 
@@ -32,8 +33,9 @@ An end is stored as a fact of `consumequeue.timerindex_fact` with the following 
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: names are identified only by a 128-bit hash. A collision, in which two names refer to the same
-timer, would not be detected. With 2**40 names in a store, the probability of a collision is about 2**-49.
+Weak spot: names are identified only by a 128-bit hash. If the hashes of two names collided, both names would
+refer to the same timer, and the collision would not be detected. With 2**40 names in a store, the probability
+of a collision is about 2**-49.
 """
 
 from __future__ import annotations
@@ -61,18 +63,18 @@ from tidewheel import property_names
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""The bit position of the kind in the `extra` field of an end; the lower bits are the due time."""
+"""The bit position of the kind in the `extra` field of an end. The lower bits contain the due time."""
 _TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 Times = np.ndarray[Any, np.dtype[np.uint64]]
-"""A column of times, in ms since 1970."""
+"""An array of times, in ms since 1970."""
 NameWords = tuple[int, int]
-"""The 128-bit hash of a name under a topic, as two words of 64 bits."""
+"""The 128-bit hash of a name under a topic, as two 64-bit words."""
 
 
 class NamedTimer(NamedTuple):
-    """The offset, due time and store time of a timer that was found by name."""
+    """A timer that was found by name, with its offset, due time, and store time."""
 
     timer_offset: int
     due_ms: int
@@ -80,12 +82,12 @@ class NamedTimer(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time (ms) from which the retention of the timer's name is measured."""
+        """The time, in ms, from which the retention period of the timer's name is measured."""
         return max(self.due_ms, self.stored_ms)
 
 
 class TimerEnd(NamedTuple):
-    """The kind and time of a timer's end, and the log offset of the record that ended the timer."""
+    """The end of a timer, with its kind, its time, and the log offset of the record that ended the timer."""
 
     end: End
     ended_ms: int
@@ -94,19 +96,19 @@ class TimerEnd(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EndsToWrite:
-    """The state of both indexes at one moment, for a checkpoint."""
+    """A consistent state of both indexes that is written by a checkpoint."""
 
     names: RunsToWrite
     ends: RunsToWrite
     forgotten_ms: int
 
     def write(self, disk: Disk) -> None:
-        """Write the new facts, in a worker thread. Raise OSError."""
+        """Write the new facts in a worker thread. Raise OSError if the disk fails."""
         self.names.write(disk)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: the files and their damage."""
+        """Return the state for a snapshot, which lists the files and their damage."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
@@ -123,21 +125,24 @@ class TimerEnds:
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """The time (ms) before which merges may have dropped the ends of timers, compared with `known_ms`."""
+        """The time, in ms, before which the ends of timers may have been dropped by merges."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
-        """Whether a checkpoint is due because of the number of facts in memory."""
+        """Whether a checkpoint is due because too many facts are in memory."""
         return self.names.is_full or self.ends.is_full
 
     def find_named(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a name, pending or ended, or None. Raise `StoreDamaged`."""
+        """Return the newest timer with a name, or None if there is no such timer.
+
+        The timer may be pending or ended. Raise `StoreDamaged`.
+        """
         return self.find_by_hash(name_hash(name))
 
     def find_by_hash(self, words: NameWords) -> NamedTimer | None:
-        """Return the newest timer with a name, given by the two words of its hash (`name_hash`)."""
+        """Return the newest timer whose name has the given hash (`name_hash`), or None."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
@@ -151,7 +156,7 @@ class TimerEnds:
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def find_end(self, timer_offset: int) -> TimerEnd | None:
-        """Return the end of a timer, or None while the timer is pending. Raise `StoreDamaged`."""
+        """Return the end of a timer, or None if the timer is pending. Raise `StoreDamaged`."""
         try:
             found = self.ends.newest(timer_offset, 0)
         except StoreDamaged:
@@ -163,7 +168,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool column that is true for timers that have ended. Raise `StoreDamaged`."""
+        """Return a bool array that is true for timers that have ended. Raise `StoreDamaged`."""
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -183,7 +188,7 @@ class TimerEnds:
     def add_delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Add the ends of delivered timers, given as columns of equal length and a common store time."""
+        """Add the ends of delivered timers, given as arrays of equal length with a common store time."""
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -191,41 +196,47 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer with the given `known_ms` may have ended before the kept history.
+        """Return whether a timer with the given `known_ms` may have ended before the retained history.
 
-        A timer remains forgotten after the clock is set back or the history is extended, because a merge may
-        have dropped its end.
+        If the clock is set back or the history is extended, a forgotten timer remains forgotten, because its
+        end may have been dropped by a merge.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write facts that exceed the memory limit during log replay; `now_ms` is as in `to_write`."""
+        """Write the facts that exceed the memory limit during log replay.
+
+        For the meaning of `now_ms`, see `to_write`.
+        """
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
+        """Return the data to be written by a checkpoint, excluding facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time, because the clock may be wrong, or the due time of the earliest
-        waiting timer if this time is earlier.
+        `now_ms` is the newest store time or the due time of the earliest waiting timer, whichever is earlier.
+        The time of the clock is not used, because the clock may be wrong.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Adopt the runs of a durable checkpoint, which replace facts in memory and merged runs."""
+        """Adopt the runs of a durable checkpoint, which replace the facts in memory and the merged runs."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
     def abandon_checkpoint(self, done: EndsToWrite) -> None:
-        """Keep the runs that a failed checkpoint has written, because a snapshot may list them."""
+        """Keep the runs written by a failed checkpoint, because they may be listed in a snapshot."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Adopt the files of a snapshot, keep the files of other snapshots, and return the damage found."""
+        """Adopt the files of a snapshot, and return descriptions of any damage found.
+
+        The files of other snapshots (`others`) are kept.
+        """
         self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
@@ -237,12 +248,12 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def delete_files(self) -> None:
-        """Delete both indexes, which are then rebuilt from the log."""
+        """Delete both indexes, so that they are rebuilt from the log."""
         self.names.drop()
         self.ends.drop()
 
     def _advance_forgotten(self, now_ms: int) -> None:
-        """Advance `forgotten_ms`, because merges may now drop facts that expired before `now_ms`."""
+        """Advance `forgotten_ms`, because facts that expired before `now_ms` may now be dropped by merges."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
@@ -255,18 +266,18 @@ def end_extra(end: End, due_ms: int) -> int:
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return the last time (ms) of each name or end fact, from which its retention is measured."""
+    """Return the last time, in ms, of each fact, from which the retention period is measured."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """Return the 128-bit hash of a name; a key and an equal message id have different hashes."""
+    """Return the 128-bit hash of a name. A key and an identical message id have different hashes."""
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of a message's timer key, or None if the message has no key."""
+    """Return the 128-bit hash of a message's timer key, or None if the message has no timer key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
@@ -279,8 +290,8 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return the text that is hashed for a name, which is the message id or the key with a prefix.
+    """Return the text from which the hash of a name is computed.
 
-    The prefix is not legal in a message id.
+    The text is the message id, or the key with a prefix that is not legal in a message id.
     """
     return message_id or f"\x01{key}"

@@ -3,12 +3,12 @@
 1. The readable facts of the damaged runs are kept.
 2. The log is read up to the snapshot, because all later records are replayed afterwards.
 3. The names of waiting timers whose records are no longer in the log are read from the partitions.
-4. A timer that has a name, is not waiting, and has no known end receives an end without details, because the
-   timer would otherwise count as waiting.
+4. A timer that has a name, is not waiting, and has no known end is given an end without details. Otherwise,
+   the timer would count as waiting.
 
-If the log contains the first fact of the damaged run, the rebuilt data is complete. Otherwise, facts of
+If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
 timers that ended before the first record of the log may be missing, and a verb on such a timer returns
-TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: a rebuild reads the log once and the
+TOO_LATE or NEVER_SET. The runs are rewritten by the next checkpoint. Cost: a rebuild reads the log and the
 partitions once.
 """
 
@@ -40,9 +40,10 @@ _CHUNK_FACTS: Final = 65_536
 
 
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
-    """Rebuild names and ends if one of their files is damaged, and return the damaged files. Raise OSError.
+    """Rebuild names and ends if one of their files is damaged, and return the damaged files.
 
-    `log_from` is the log offset of the first record, and `until` is the log offset of the snapshot.
+    `log_from` is the log offset of the first record, and `until` is the log offset of the snapshot. Raise
+    OSError if the disk fails.
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -52,8 +53,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_remove_run(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_remove_run(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
-    # The fact with the highest log offset is valid regardless of the order of insertion, so the older facts
-    # in the partitions can be added after the facts in the log.
+    # Regardless of the order of insertion, the fact with the highest log offset takes precedence. The older
+    # facts in the partitions can therefore be added after the facts in the log.
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
@@ -82,7 +83,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of waiting timers that were set before the first record of the log."""
+    """Yield the records of all waiting timers that are older than the first record of the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
             yield timers.read_logged(timer_offset)
@@ -107,14 +108,14 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the sorted offsets of all live partition rows, and the damaged ranges in the partition files."""
-    # Only the snapshot lists the damage of a file that was split.
+    """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
+    # The damage of a file that was split is listed only in the snapshot.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    # No file may list the timers in doubt, because delivery may already have passed these timers.
+    # Delivery may already have passed the timers in doubt, so these timers may not be in any file.
     found.append(np.fromiter(timers.in_doubt, np.uint64))
     found.append(timers.held.offsets())
     return np.sort(np.concatenate(found)), gaps
@@ -124,7 +125,7 @@ def _end_unknown_among(
     timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]
 ) -> None:
     if gaps:
-        return  # A timer in a damaged batch may be waiting, and an end would prevent its delivery.
+        return  # A timer in a damaged batch may still be waiting, and an end would prevent its delivery.
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)

@@ -1,11 +1,12 @@
-"""Writes the timer files of a checkpoint: time partitions, names, ends, and the queue table.
+"""Writes the timer files of a checkpoint: the time partitions, the names, the ends, and the queue table.
 
-The snapshot lists all timer files with their lengths, so all files are consistent as of a single log offset.
+All timer files are listed in the snapshot with their lengths, so they are consistent as of a single log
+offset.
 
-A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
-that time were in damaged bytes, because an older file may then have the last copy of their records. A time
-remains in doubt from the detection of damage until the first checkpoint that begins after all timers due at
-that time are rebuilt and durable, even if a rescue fails in between.
+A file that is not listed in any snapshot is deleted unless it covers a time in doubt. A time is in doubt if
+timers due at that time were stored in damaged bytes, because the last copies of their records may then be in
+an older file. A time remains in doubt from the detection of the damage until the first checkpoint that begins
+after all timers due at that time have been rebuilt and are durable, even if a repair fails in the meantime.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.broker.timers.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite, Span
 
 TIMER_FILES: Final = "timer_files"
-"""The name of the timers' part of a snapshot."""
+"""The name under which the timer files are listed in a snapshot."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,14 +31,14 @@ class TimesInDoubt:
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A thread-safe function that returns the current times in doubt, which a checkpoint may extend."""
+    """A thread-safe function that returns the current times in doubt, which the checkpoint may extend."""
     is_rescuing: bool = False
-    """Whether a rescue is running when the checkpoint begins; no rescue begins during a checkpoint."""
+    """Whether a repair is running when the checkpoint begins. No repair begins during a checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
 class TimersToWrite:
-    """The state of the timers at one moment, for a checkpoint."""
+    """A consistent state of all timers that is written by a checkpoint."""
 
     partitions: PartitionsToWrite
     ends: EndsToWrite
@@ -46,12 +47,12 @@ class TimersToWrite:
     doubt: TimesInDoubt
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the files, in a worker thread. Raise OSError."""
+        """Write and sync the files in a worker thread. Raise OSError if the disk fails."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part, which is complete only after `write`."""
+        """Return the state for a snapshot, which is complete only after `write` has returned."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -59,10 +60,10 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither the new snapshot nor the previous snapshot lists.
+        """Delete the files that are listed neither in the new snapshot nor in the previous snapshot.
 
-        Files that cover a time in doubt, or that a running rescue reads, are kept.
+        Files that cover a time in doubt, or that are being read by a repair, are kept.
         """
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_rescuing:  # A rescue reads the runs that existed at its beginning.
+        if not self.doubt.is_rescuing:  # A repair reads the runs that existed when it began.
             self.ends.tidy(disk)

@@ -7,8 +7,8 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each change of a timer is a single record, so a crash preserves either the whole change or nothing. A record
-that ends a timer also contains the due time of the timer, by which the timer is found on disk.
+Each change to a timer is a single record, so a change is either fully preserved or fully lost in a crash. A
+record that ends a timer also contains the due time of the timer, which is needed to find the timer on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""`tuple.__new__`, which creates a named tuple at a third of the cost of its constructor."""
+"""`tuple.__new__`, which creates a named tuple at one third of the cost of its constructor."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -49,14 +49,14 @@ NOT_DELIVERED: Final = frozenset(
 
 
 class ReplacedTimer(NamedTuple):
-    """The offset and due time of a timer that a new timer replaces."""
+    """The offset and the due time of a timer that is replaced by a new timer."""
 
     timer_offset: int
     due_ms: int
 
 
 def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None = None) -> Record:
-    """Return the timer record of a delayed message with the real queue `queue_id`."""
+    """Return the timer record of a delayed message whose real queue is `queue_id`."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
@@ -71,7 +71,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return the draft of a delayed message that does not replace another timer, with its fact."""
+    """Return a delayed message to append, with its fact. The message must not replace another timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False))
@@ -80,13 +80,16 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded timer record properties for a message that does not replace a timer."""
+    """Return the encoded properties of the timer record of a message that does not replace a timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
-    """Return a timer record that moves the timer at `timer_offset` to `due_ms`, with the same message."""
+    """Return a timer record that moves the timer at `timer_offset` to `due_ms`.
+
+    The new record contains the same message.
+    """
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
@@ -104,7 +107,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
     """Return a timer record that replaces a timer in a damaged file, with the same message and due time.
 
-    The new timer has only the names in `names`, because another timer may have taken over the key.
+    The new timer has only the names in `names`, because the key may have been taken over by another timer.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -132,7 +135,7 @@ def _mark_held(new: Record) -> None:
 
 
 def restrict_names(new: Record, names: list[TimerName]) -> None:
-    """Restrict the names of a timer record to `names` before the append."""
+    """Restrict the names of a timer record to `names`, before the record is appended."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({property_names.TIMER_NAMES: said})
 
@@ -143,18 +146,21 @@ def is_rebuilt(timer: Record) -> bool:
 
 
 def names_of(timer: TimerSet) -> list[TimerName]:
-    """Return the names of a timer: the message id and the key, if any."""
+    """Return the names of a timer, which are the message id and the key, if present."""
     names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for the move that created a record with the properties `stored`, or None."""
+    """Return the reason for a move, given the properties of the new record, or None if it is not a move."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return the record that delivers a message to its real queue, with timer offset, verb, and reason."""
+    """Return the record that delivers a timer's message to its real queue.
+
+    The record also contains the timer offset, the verb, and the reason.
+    """
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
     marks = {
@@ -193,7 +199,7 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer whose record is lost; `topic` is empty if the topic is unknown."""
+    """Return the record that ends a timer whose record is lost. `topic` is empty if it is unknown."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -212,7 +218,7 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return properties that mark a timer as the replacement of `replaced`, or of no timer."""
+    """Return timer properties that mark a timer as the replacement of `replaced`, or of no timer if None."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -220,9 +226,9 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that a timer with the properties `stored` replaced, or -1.
+    """Return the offset of the timer that was replaced by a timer with the properties `stored`, or -1.
 
-    The result is -1 for a moved or rebuilt timer, which replaces only itself.
+    For a moved or rebuilt timer, which replaces only itself, return -1.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1

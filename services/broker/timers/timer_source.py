@@ -1,21 +1,22 @@
-"""Builds the partition rows and ready records of checkpoints from the timer records in the log.
+"""Builds the partition rows and ready records of checkpoints from timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). Along with the row of each timer, the
-checkpoint writes the exact record to deliver, including its CRC. Only the offsets and the store time are set
-at delivery (`services.broker.spine.copies`). Delivery therefore reads one file sequentially and does not
-parse records.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). In addition to the row of each timer, the
+checkpoint writes the record that will be delivered, including its CRC. At delivery, only the offsets and the
+store time are set (`services.broker.spine.copies`). Delivery can therefore read a single file sequentially
+without parsing any records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
-    id_hash    hashes of the names that find the message (`consumequeue.keyindex`): message id,
-    key_hash   its first and
-    spare      second key; `MANY_NAMES` if there are more
+    id_hash    hash of the message id (`consumequeue.keyindex`)
+    key_hash   hash of the first message key
+    spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
-The most common records are cut and joined (`services.broker.timers.cutting`). All other records, such as
-records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce the
-same bytes.
+Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
+as records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
+identical bytes.
 
-Weak spot: only a test verifies that the two implementations produce the same bytes (`test_timer_source.py`).
+Weak spot: the fact that both methods produce identical bytes is verified only by a test
+(`test_timer_source.py`).
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""The number of bytes read at once where timers are close together."""
+"""The number of bytes per read where timer records are close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""If the next timer is more than `_ALONE_GAP_BYTES` away, only `_ALONE_BYTES` are read."""
+"""The distance to the next timer record above which only `_ALONE_BYTES` are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """The numbers of queues, assigned in the order of first use."""
+    """The queue numbers, which are assigned in order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number_of(self, topic: str, queue_id: int) -> int:
-        """Return the number of a queue, which is assigned on first use."""
+        """Return the number of a queue, assigning a new number on first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
@@ -71,17 +72,17 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return the snapshot part: the [topic, queue id] pairs of all queues, sorted by queue number."""
+        """Return the state for a snapshot: the [topic, queue id] pairs, sorted by queue number."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state from its part of a snapshot."""
+        """Restore the state from a snapshot."""
         for topic, queue_id in frozen:
             self.number_of(topic, queue_id)
 
 
 class TimerSource:
-    """A reader of timer records in the log, used by checkpoints in a worker thread and by delivery."""
+    """Reads timer records from the log, for delivery and for checkpoints in a worker thread."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -92,13 +93,13 @@ class TimerSource:
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
         """Return the rows and ready records of the readable timers, sorted by offset.
 
-        `timer_offsets` (u64) must be sorted. The due time and the record position of each row are left at 0.
+        `timer_offsets` (u64) must be sorted. The due time and the record position of each row are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._read_sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
-        # Imported records are parsed, because they may lack the CRC that cutting requires.
+        # Imported records are parsed, because they may not have the CRC that cutting requires.
         first_own = bisect_left(offsets, self._imported_until)
         cut = Cut(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
@@ -115,7 +116,7 @@ class TimerSource:
         return rows, ready
 
     def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
-        """Return a bool column of the records in the log that contain all texts or are unreadable.
+        """Return a bool array that is true for records that contain all texts or are unreadable.
 
         `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
         """
@@ -124,21 +125,21 @@ class TimerSource:
         return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record of any timer, and fill in the row of the timer."""
+        """Return the ready record of a timer in any form, and fill in the row of the timer."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)
         return record.encode(ready)
 
     def _set_hashes(self, row: Any, kept: bytes) -> None:
-        """Set the tag hash and name hashes of a message in its row, which already contains the queue."""
+        """Set the tag hash and the name hashes in the row of a message. The queue must already be set."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """Return the offsets and bytes of the records with a matching CRC."""
+        """Return the offsets and the bytes of the records that match their CRCs."""
         stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -152,8 +153,8 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
-            # The log is read again unless the window contains the whole record. If the next timer is far
-            # away, the window is small, because most of a large window would consist of other records.
+            # The log is read again unless the window contains the entire record. If the next timer record is
+            # far away, a small window is read, because a large window would mostly contain other records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -163,9 +164,9 @@ class TimerSource:
     def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         try:
             path, position = self._segments.place(physical_offset)
-        except StoreDamaged:  # A missing record is skipped like a record with a wrong CRC.
+        except StoreDamaged:  # A missing record is skipped, like a record with a wrong CRC.
             return bytes(_HEAD.size)
-        unread: list[sectors.Extent] = []  # Unread bytes are zeros, which fail the CRC.
+        unread: list[sectors.Extent] = []  # Unreadable bytes are read as zeros, which do not match the CRC.
         stored = sectors.read(self._disk, path, position, window_bytes, unread)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
             stored = sectors.read(self._disk, path, position, _length(stored, 0), unread)
@@ -173,7 +174,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the record that delivers a timer's message, with the timer's own offset and store time."""
+    """Return the record that delivers a timer's message, with the offset and store time of the timer."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -181,7 +182,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return the name hashes of a row; the last hash is `MANY_NAMES` if the message has too many names."""
+    """Return the name hashes of a row. If the message has too many names, the last one is `MANY_NAMES`."""
     return _hashes(*names_of(ready))
 
 
