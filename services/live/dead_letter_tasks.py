@@ -87,7 +87,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.end_offset(self._live, order.group)
 
     async def _work(self, task: DeadLetterTask) -> None:
-        """Process the dead letters that existed when the task was started, in order of age."""
+        """Process the dead letters that existed when the task was started, from oldest to newest."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count_dead_letters(
             self._live, order.group, order.wanted, end_offset

@@ -77,7 +77,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if it does not exist."""
+    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if there is none."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []

@@ -10,8 +10,8 @@ about the *current* state (not found, not leased, empty) require a proof of lead
 record whose append began after the call. A proof is requested by `prove` and reported by
 `confirm_leadership`, which sends the answers that were waiting for it. A refusal also requires a proof,
 because it implies that the message was not stored by an earlier call. If a node lacks resources (OWN_MEANS),
-proofs may fail for the same reason. A refusal for lack of resources therefore waits at most OWN_MS. After
-that time, the call fails with an unknown result, and the error states the cause.
+proofs may fail for the same reason. A refusal for lack of resources therefore waits at most OWN_MS, after
+which the call fails with an unknown result and an error that states the cause.
 
 A leader must not confirm any call while its shared log is missing a record that no other node has. `hold`
 refuses all waiting answers. Until `release` is called, later answers are refused whenever the log advances.
@@ -67,8 +67,8 @@ def ignore_own_refusal() -> None:
 class Answers:
     """The durable offset of the log, and the answers that are waiting for a higher offset or for a proof.
 
-    `own_waits` is called when a refusal for lack of local resources begins to wait. It must schedule a call
-    to `fail_own_refusals`.
+    When a refusal for lack of local resources begins to wait, `own_waits` is called to schedule a call to
+    `fail_own_refusals`.
     """
 
     def __init__(

@@ -10,12 +10,12 @@ Rules:
   and 2.4 ms with parallel flushes (430 us per call). On a disk that syncs in 4 ms, the median response time
   was 8.2 ms with sequential flushes and 5.8 ms with parallel flushes.
 - After a disk failure, the core is void and no further flush begins. When the last flush in progress has
-  ended, `rebuild` is called once, because no write may be in progress while the log is truncated. The owner
-  then calls `resume_with_core` with a new core in place.
+  ended, `rebuild` is called once, because no write may be in progress while the log is truncated. Once the
+  owner has opened a new core, it calls `resume_with_core`.
 - Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
 - With asynchronous flushes, a sync of all unsynced data begins `SYNC_SECONDS` after a flush.
-- If a sync fails, it is never retried. The core is discarded and rebuilt instead. This rule applies to the
-  syncs of flushes and checkpoints, and to the syncs that follow asynchronous flushes.
+- A failed sync of a flush, of a checkpoint, or of asynchronous flushes is never retried. The core is
+  discarded and rebuilt instead.
 - While a checkpoint is being written, flushes continue up to a limit. Beyond the limit, flushes and their
   callers wait for the checkpoint, which bounds memory usage and the work of the next start.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes

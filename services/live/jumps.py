@@ -17,7 +17,10 @@ _LOOKS: Final = 3
 
 
 class ClockSteps:
-    """Detects steps of a system clock from its lead over a monotonic clock. Both clocks return ms."""
+    """Detects steps of a system clock from its lead over a monotonic clock.
+
+    Both clocks return times in ms.
+    """
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
         self._wall_ms, self._counted_ms = wall_ms, counted_ms

@@ -16,7 +16,7 @@ Rules:
   event loop runs for at least as many iterations as a call needs.
 - After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and then rebuilt
   from the data on disk (`services.live.rebuilding`).
-- Callers use real time, whereas the core uses broker time. This module converts between the two
+- Callers use real time, whereas the core uses broker time. Times are converted by this module
   (`services.live.clock`).
 - An internal error in the core stops the broker. The exception is stored in the future `broken`, and the
   process is expected to exit.
@@ -343,7 +343,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a call that fails the refusals that still wait for a proof of leadership after OWN_MS."""
+        """Schedule a check that, after OWN_MS, fails refusals that are still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -484,7 +484,7 @@ class LiveBroker:
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def send_check_backs(self, topic: str) -> None:
-        """Send the pending check-backs of a topic, for which a producer has connected.
+        """Send the pending check-backs of a topic after a producer of the topic has connected.
 
         If the core is unavailable, the call has no effect, because the next core sends a check-back for every
         half message that is due.
@@ -499,7 +499,7 @@ class LiveBroker:
     async def close(self) -> None:
         """Flush all remaining appends, write a snapshot for the next start, and stop.
 
-        This method does not close the disk. Raise a `StoreError` if a disk failure prevents a clean shutdown.
+        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
         self.receivers.close()
         self._alarm.close()  # No tick runs after the alarm has been closed.
@@ -651,7 +651,7 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes, counting each record as a minimum number of bytes."""
+        """Return the number of unflushed bytes, counting a minimum number of bytes for each record."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
@@ -700,7 +700,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a retirement step once the records of the step are durable."""
+        """Run a retirement step once all records of the step are durable."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)

@@ -1,6 +1,6 @@
 """Provides pauses, which allow long operations to yield to other event loop tasks every few milliseconds.
 
-Pauses are used by lists, responses, and metrics that read many objects in memory. They are not used by
+Pauses are used by lists, responses, and metrics that read many objects in memory. Pauses are not used by
 operations that must be atomic, or by work that is bounded by a count.
 """
 
