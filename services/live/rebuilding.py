@@ -20,9 +20,10 @@ Rules:
   offsets. After a failed sync, a later successful sync is never trusted.
 - Any error other than a `StoreError` is an internal error, and terminates the process (`break_down`).
 
-Weak spot: the first attempt blocks the event loop while the store is being opened. Its duration depends on
-the length of the log after the last snapshot, which is limited by `SNAPSHOT_LOG_BYTES_MAX`. If the disk can
-be read but not written, the store is opened again and again, and the rate is limited only by the pauses.
+Weak spot: the first attempt blocks the event loop while the store is being opened. The duration of the first
+attempt depends on the length of the log after the last snapshot, which is limited by
+`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is opened repeatedly, and the
+rate is limited only by the pauses.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Receivers:
             )
 
     async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
-        """Wait up to `seconds` for a message to arrive in `topic`. Return False if none arrives."""
+        """Wait up to `seconds` for a message to arrive in `topic`, and return whether one has arrived."""
         return await self._long_polls.wait(topic, seconds)
 
     @property

@@ -307,8 +307,8 @@ class Groups:
     ) -> int:
         """Lease the candidate, or, if `is_found` is set, a message found through its lite topic.
 
-        Return the log offset to make durable, or 0 if the lease is not recorded. Must be called within a
-        `leasing` block.
+        Return the log offset to make durable, or 0 if the lease is not recorded. This method must be called
+        within a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -318,7 +318,8 @@ class Groups:
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
         """Lease a contiguous run of fresh messages that begins at the candidate.
 
-        None of the messages may belong to a message group. Must be called within a `leasing` block.
+        None of the messages may belong to a message group. This method must be called within a `leasing`
+        block.
         """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)

@@ -180,7 +180,8 @@ class Leases:
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of a client's auto-renewed leases to `until_ms`, subject to the maximum lease time.
 
-        Return the leases that had been extended by a takeover. The next takeover may extend them again.
+        Return the leases that had been extended by a takeover. The next takeover may extend these leases
+        again.
         """
         self._set_client_end(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]

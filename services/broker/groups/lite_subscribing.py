@@ -1,9 +1,10 @@
 """Implements client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
 
 A client's subscription also subscribes the client's group to the topic. A subscription may specify a new
-position of the group in the added lite topics (`LiteStart`). If it does not, the group keeps its position,
-and a new group begins at the configured start position. A move to a later position acknowledges the skipped
-messages, and a move to an earlier position appends a record that lists the reopened messages.
+position of the group in the added lite topics (`LiteStart`). If no position is specified, an existing group
+keeps its position, and a new group begins at the configured start position. A move to a later position
+acknowledges the skipped messages, and a move to an earlier position appends a record that lists the reopened
+messages.
 
 A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
 queue offset, as contained in the messages delivered to consumers.

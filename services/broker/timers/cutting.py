@@ -12,7 +12,7 @@ records in one operation.
 The loop over the records is a single function, because checkpoints spend most of their time in this loop.
 
 Weak spot: cutting depends on the order in which the properties are written by
-`timer_records.timer_properties`. If this order changed, every record would be decoded, which is slower but
+`timer_records.timer_properties`. If the order changed, every record would be decoded, which is slower but
 still correct.
 """
 

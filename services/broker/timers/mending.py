@@ -16,10 +16,10 @@ Ends are kept as long as a timer due at the same time may be waiting in a damage
 
 A rebuilt timer is a new log record, which replaces the old timer like a move to the same due time. A rebuilt
 timer is therefore durable and is delivered only once, and no timer is lost if the broker crashes during the
-repair. The record of a rebuilt timer is read from the log or from an older timer file. For this reason, files
-that cover a time in doubt are kept from the detection of the damage until a checkpoint begins after all
-affected timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer file is
-deleted until every file has been verified.
+repair. The record of a rebuilt timer is read from the log or from an older timer file. Files that cover a
+time in doubt are therefore kept from the detection of the damage until a checkpoint begins after all affected
+timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer file is deleted until
+every file has been verified.
 
 A sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the damage
 was found when the timer was due or when the timer was copied by a checkpoint (`Timers.in_doubt`), because a
@@ -29,8 +29,8 @@ timer ends as UNREADABLE. An UNREADABLE timer is counted and listed, and never b
 Cost: as long as no damage is found, only the checks take time. A repair reads names and ends once, and uses
 16 bytes of memory for each timer in the window.
 
-If the disk cannot read any files at all, read errors are not evidence of damage. In this case, the repair
-fails and is retried later.
+If the disk cannot read any files at all, the repair fails and is retried later, because read errors are then
+not evidence of damage.
 
 Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The number of
 unidentified timers is derived from the row counts in the snapshot, and is added to `unknown_count`. If the

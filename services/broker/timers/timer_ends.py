@@ -13,8 +13,8 @@ do not depend on `history_ms`, because the store may later be opened with a diff
    time for a name, and the later of end time and due time for an end. The end of a timer therefore never
    expires before the timer's names.
 2. Names and ends are merged separately, so a merge may drop the end of a timer but keep its name.
-   `forgotten_ms` is the time before which ends may have been dropped. It never decreases and is part of the
-   snapshot, because dropped ends are not restored if a longer history is configured later.
+   `forgotten_ms` is the time before which ends may have been dropped. `forgotten_ms` never decreases and is
+   part of the snapshot, because dropped ends are not restored if a longer history is configured later.
 3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms` or more than
    `history_ms` ago. A forgotten timer is never considered pending.
 4. The names of a waiting timer are kept no matter how late the timer is, because expiry during merges is

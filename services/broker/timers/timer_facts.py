@@ -3,8 +3,8 @@
 1. The readable facts of the damaged runs are kept.
 2. The log is read up to the snapshot, because all later records are replayed afterwards.
 3. The names of waiting timers whose records are no longer in the log are read from the partitions.
-4. A timer that has a name, is not waiting, and has no known end is given an end without details. Otherwise,
-   the timer would count as waiting.
+4. A timer that has a name, is not waiting, and has no known end is given an end without details, because the
+   timer would otherwise count as waiting.
 
 If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
 timers that ended before the first record of the log may be missing, and a verb on such a timer returns

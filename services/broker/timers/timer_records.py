@@ -199,7 +199,10 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer whose record is lost. `topic` is empty if it is unknown."""
+    """Return the record that ends a timer whose record is lost.
+
+    `topic` is empty if the topic is unknown.
+    """
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 

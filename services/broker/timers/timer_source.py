@@ -12,11 +12,10 @@ without parsing any records.
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
 Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
-as records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
-identical bytes.
+as records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Cutting and decoding
+produce identical bytes.
 
-Weak spot: the fact that both methods produce identical bytes is verified only by a test
-(`test_timer_source.py`).
+Weak spot: only a test verifies that cutting and decoding produce identical bytes (`test_timer_source.py`).
 """
 
 from __future__ import annotations
