@@ -1,12 +1,13 @@
-"""Move tasks move the messages of a topic to another topic under the rules of `services.live.tasks`.
+"""Implements background tasks that move messages from one topic to another (`services.live.tasks`).
 
-    count -> queue -> page -> matching messages -> slice, in order -> flush -> pause for the rate -> ...
+    count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
 
-A task moves the unfinished messages that were stored when it began. Messages of one slice are moved in the
-order of their offsets (`services.broker.topic_moves`), and end with a verdict: MOVED, LEASED (a consumer has
-the message or an earlier one of its message group), FINISHED or UNREADABLE, or the code of an error.
+A task moves the unfinished messages that were stored before the task was started. The messages of a batch are
+moved in order of offset (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a
+consumer has leased the message or an earlier message of its message group), FINISHED, UNREADABLE, or an error
+code.
 
-Cost: each unfinished message is read twice, or once without a filter, and its record is copied.
+Cost: each unfinished message is read twice, or once if there is no filter, and its record is copied.
 """
 
 from __future__ import annotations
@@ -28,21 +29,24 @@ SLICES_PER_SECOND = 10
 
 
 class MoveVerb(Enum):
-    """The action of a task on each message."""
+    """The operation that a task performs on each message."""
 
     MOVE = "move"
 
 
 @dataclass(slots=True, frozen=True)
 class MessageFilter:
-    """A filter of messages that must match in every given field. `key` is a message key or the message id."""
+    """A filter for messages, which matches if all specified conditions are met.
+
+    `key` is compared with the message keys and with the message id.
+    """
 
     key: str = ""
     tag: str = ""
     properties: tuple[tuple[str, str], ...] = ()
 
     def matches(self, message: Message) -> bool:
-        """Return whether a message matches."""
+        """Return whether a message matches the filter."""
         return (
             self.key in ("", message.message_id, *message.keys)
             and self.tag in ("", message.tag)
@@ -57,7 +61,7 @@ EVERY_MESSAGE = MessageFilter()
 class MoveOrder:
     """An order for a task that moves messages from `source` to `target`.
 
-    The rate is at most `per_second` messages per second, where 0 means no limit.
+    The rate is limited to `per_second` messages per second, where 0 means no limit.
     """
 
     source: str
@@ -70,13 +74,13 @@ class MoveOrder:
 
     @property
     def slice_count(self) -> int:
-        """The number of messages in a slice."""
+        """The maximum number of messages in a batch."""
         if not self.per_second:
             return limits.TASK_SLICE
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """Return the minimum time in seconds for moving `count` messages."""
+        """Return the minimum time, in seconds, for moving `count` messages."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -89,19 +93,19 @@ class MoveTasks(Tasks[MoveOrder]):
     what = "messages"
 
     def check(self, order: MoveOrder) -> None:
-        """Reject an order whose topics do not exist, or between which no message can be moved."""
+        """Reject an order if one of its topics does not exist or messages cannot be moved between them."""
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
     async def count(self, order: MoveOrder) -> int:
-        """Return the number of messages that match."""
+        """Return the number of messages that match the filter of an order."""
         return sum([len(found) async for found in self._pages(order, self._live.core.end_offset)])
 
     def _end_offset(self, order: MoveOrder) -> int:
         return self._live.core.end_offset
 
     async def _work(self, task: MoveTask) -> None:
-        """Move the messages that were stored when the task began, queue by queue."""
+        """Move the messages that were stored before the task was started, one queue at a time."""
         order = task.order
         task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
         async for page in self._pages(order, task.end_offset):
@@ -114,7 +118,10 @@ class MoveTasks(Tasks[MoveOrder]):
                 return
 
     async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[Movable]]:
-        """Yield the matching messages of each queue by offset, one page for each turn of the loop."""
+        """Yield pages of matching messages, in order of queue and offset.
+
+        Each page is read in a separate event loop iteration.
+        """
         read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_LOOKED_AT_ONCE
         for queue_id in range(self._live.core.topics.get(order.source).queue_count):
             after: int | None = 0
@@ -125,7 +132,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 await asyncio.sleep(0)
 
     async def _slice(self, task: MoveTask, found: Sequence[Movable]) -> None:
-        """Move a slice in order, wait until the slice is durable, and pause to limit the rate."""
+        """Move a batch in order, wait until the batch is durable, and pause if a rate limit is set."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = loop.time() + order.pause_seconds(len(found)), list[TaskItem](), 0
         try:
@@ -144,7 +151,10 @@ class MoveTasks(Tasks[MoveOrder]):
                     await task.stop_requested.wait()
 
     def _move(self, order: MoveOrder, one: Movable) -> tuple[str, int]:
-        """Move a message, and return its verdict or the code of an error, and the log offset to wait for."""
+        """Move a message.
+
+        Return the verdict or the error code, and the log offset to make durable.
+        """
         try:
             return self._live.decide(
                 self._live.core.topic_moves.move, order.source, one.queue_id, one.queue_offset, order.target

@@ -93,8 +93,8 @@ class Task(Generic[Order]):
     """A task and its progress.
 
     `stop_requested` is set when the task must stop. If the task ends early, `why` contains the reason.
-    `first_items` is the offset of the first item record of the task. `items_at` is the log offset up to which
-    the log must be durable before all item records are durable.
+    `first_items` is the offset of the first item record of the task. `items_at` is the log offset at which
+    all item records of the task are durable.
     """
 
     id: str
@@ -183,9 +183,9 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
-        """Return items of a task, which may have ended before the broker started.
+        """Return a page of a task's items. The task may have ended before the broker started.
 
-        Raise `NotFound` if the task is unknown and the log has no items of the task.
+        Raise `NotFound` if the task is unknown and the log contains no items of the task.
         """
         page = self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
         if page is not None:
@@ -231,9 +231,10 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
-        """Wait for the verdicts on the items of a slice, count them, and store the items with them.
+        """Wait for the verdicts on a batch of items, count the verdicts, and store the items with them.
 
-        An item whose verb was refused for the whole task has no verdict. Raise the first such error.
+        If an operation raises an error, its item has no verdict. After all operations have ended, the first
+        error is raised.
         """
         slice_ = list(verbs)
         results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
@@ -248,7 +249,7 @@ class Tasks(ABC, Generic[Order]):
                 raise result
 
     def _note(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
-        """Count the items of a slice by verdict, and store the items."""
+        """Count a batch of items by verdict, and store the items."""
         task.by_verdict.update(item.verdict for item in done)
         if done:
             add = self._live.core.task_items.add_items

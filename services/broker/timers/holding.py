@@ -1,4 +1,4 @@
-"""Holds the due timers of a topic back from delivery, until an operator releases the topic.
+"""Holds back the due timers of a topic until an operator releases the topic.
 
     wheel, partitions --due--> gate (`timer_delivery`) ----------------------------------> delivered
                                  | the topic is held                                           ^
@@ -6,28 +6,31 @@
                                a move to the same due time, marked TW_HELD --> `HeldTimers` ---+
                                                                                  released, at a pace
 
-1. A hold and a release are facts of the topic (`TopicHeld`, `TopicReleased`), and are stored in its `Topic`.
-   They are decided in log order like every delivery: between the records of a hold and of its release, no
-   timer of the topic is delivered, unless an operator or a client fires the timer.
-2. A due timer of a held topic is moved to its own due time by one record, which ends the old timer and sets
-   the new one, marked TW_HELD. A crash therefore keeps the whole move or nothing, and each timer ends once.
-3. A marked timer is in `HeldTimers` from the flush of its record until its end, and never in the wheel or in
-   a partition. Cancels, moves, fires and replacements find the timer by its names, like any waiting timer.
-   An operator's move removes the mark; if the new due time comes while the topic is held, it is held again.
-4. A timer in `HeldTimers` whose topic is not held is delivered at the pace of the release, the earliest due
-   time first. A release that is under way has no other state, so it continues after a crash, a restart and a
-   takeover. Timers that become due after the release are delivered on time, before the held ones.
-5. The record of a held timer is kept beyond retention like an open half (`commitlog.keep`), and the names and
-   ends of all timers are kept from the earliest held timer on, so a held timer is never forgotten.
+1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in its `Topic`.
+   Like deliveries, they are decided in log order. Between the record of a hold and the record of its release,
+   no timer of the topic is delivered, unless an operator or a client fires the timer.
+2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
+   timer and sets the new timer, which is marked TW_HELD. The move is therefore either fully preserved or
+   fully lost in a crash, and each timer ends only once.
+3. A marked timer is in `HeldTimers` from the flush of its record until its end, and is never in the wheel or
+   in a partition. Like any waiting timer, it is found by its names when it is cancelled, moved, fired, or
+   replaced. If an operator moves the timer, the mark is removed. If the topic is still held at the new due
+   time, the timer is held again.
+4. If the topic of a timer in `HeldTimers` is not held, the timer is delivered at the pace of the release, in
+   order of due time. A release in progress has no other state, so it continues after a crash, a restart, or a
+   takeover. Timers that become due after the release are delivered on time, ahead of the held timers.
+5. The record of a held timer is kept beyond the retention time, like that of an open half message
+   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
+   held timer is never forgotten.
 
-Rejected: a reserved, far due time in the wheel. All held timers of the store would share one partition, which
-is never passed and would therefore never be deleted. A release would read the whole partition for each topic,
-and names and ends would be kept until the reserved time.
+Rejected alternative: held timers could be given a reserved due time in the distant future. All held timers of
+the store would then be in one partition, which would never be passed and therefore never be deleted. Each
+release would have to read the entire partition, and names and ends would be kept until the reserved time.
 
-Cost: each held timer is written to the log once more (about 100 us), and takes 20 bytes of memory and of a
-snapshot. A tick examines held timers only of topics whose release is under way, and a release sorts the
-timers of its topic once. Weak spot: the 20 bytes of a removed timer are freed when half of the table is
-unused.
+Cost: each held timer is written to the log a second time (about 100 us), and takes 20 bytes in memory and in
+snapshots. A tick examines only the held timers of topics whose release is in progress, and a release sorts
+the timers of its topic once. Weak spot: the memory of removed timers is not freed until more than half of the
+table is unused.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from commitlog.snapshot import Rows
 from timingwheel.boundaries import Numbers
 
 _GONE: Final = -1
-"""The due time of a timer that was removed from the table."""
+"""The due time that marks a timer as removed from the table."""
 _GONE_MIN: Final = 1_024
 _ROWS_AT_ONCE: Final = 8_192
 _SECOND_US: Final = 1_000_000
@@ -52,17 +55,17 @@ FOREVER_MS: Final = 1 << 62
 
 
 class HeldRows(NamedTuple):
-    """Held timers as columns of equal length, sorted by due time and offset."""
+    """Held timers as arrays of equal length, sorted by due time and offset."""
 
     due_ms: Integers
     timer_offsets: Integers
     topics: Integers
-    """Numbers of topics, as indices of `names`."""
+    """The topic of each timer, as an index into `names`."""
     names: list[str]
 
 
 class HeldTimers:
-    """The held timers, in the order of their offsets, in which they are added."""
+    """The held timers, in order of offset, which is the order in which they were added."""
 
     def __init__(self) -> None:
         self._offsets, self._due_ms, self._topics = array("q"), array("q"), array("i")
@@ -70,9 +73,9 @@ class HeldTimers:
         self._numbers: dict[str, int] = {}
         self._gone_count = 0
         self._orders: dict[str, tuple[Integers, int]] = {}
-        """The offsets of a topic's timers in due order, and how many of them are done."""
+        """The offsets of each topic's timers in order of due time, and how many of them are done."""
         self.counts: Counter[str] = Counter()
-        """The number of held timers by topic, without topics that have none."""
+        """The number of held timers of each topic that has any."""
 
     def __len__(self) -> int:
         return len(self._offsets) - self._gone_count
@@ -81,7 +84,7 @@ class HeldTimers:
         return self._place_of(timer_offset) >= 0
 
     def add(self, topic: str, due_ms: int, timer_offset: int) -> None:
-        """Add a timer whose record is durable."""
+        """Add a held timer whose record is durable."""
         assert not self._offsets or timer_offset > self._offsets[-1], "held timers are added in log order"
         number = self._numbers.get(topic)
         if number is None:
@@ -94,7 +97,7 @@ class HeldTimers:
         self._orders.pop(topic, None)
 
     def remove(self, timer_offset: int) -> bool:
-        """Remove a timer that has ended, and return whether it was held."""
+        """Remove a timer that has ended, and return whether the timer was held."""
         place = self._place_of(timer_offset)
         if place < 0:
             return False
@@ -110,7 +113,7 @@ class HeldTimers:
         return True
 
     def first(self, topic: str, count_max: int) -> list[tuple[int, int]]:
-        """Return up to `count_max` timers of a topic, as sorted (due time, offset) pairs."""
+        """Return the first `count_max` timers of a topic as sorted (due time, offset) pairs."""
         found: list[tuple[int, int]] = []
         order, done = self._orders.get(topic) or (self._in_due_order(topic), 0)
         place = done
@@ -128,12 +131,12 @@ class HeldTimers:
         return found
 
     def first_due_ms(self) -> int:
-        """Return the earliest due time of a held timer, or `FOREVER_MS` if there is none."""
+        """Return the earliest due time of all held timers, or `FOREVER_MS` if no timer is held."""
         due_ms = np.array(self._due_ms, np.int64)
         return int(min(due_ms[due_ms != _GONE], default=FOREVER_MS)) if len(self) else FOREVER_MS
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the ascending offsets of the held timers in a part of the log."""
+        """Return the offsets of the held timers in a range of log offsets, in ascending order."""
         first, end = bisect_left(self._offsets, first_offset), bisect_left(self._offsets, end_offset)
         return [self._offsets[place] for place in range(first, end) if self._due_ms[place] != _GONE]
 
@@ -142,7 +145,7 @@ class HeldTimers:
         return np.array(self.between(0, FOREVER_MS), np.uint64)
 
     def rows(self, from_ms: int, until_ms: int) -> HeldRows:
-        """Return the held timers that are due in a window, in due order."""
+        """Return the held timers that are due in a window, in order of due time."""
         due_ms = np.array(self._due_ms, np.int64)
         places = np.flatnonzero((due_ms >= max(from_ms, 0)) & (due_ms < until_ms))
         places = places[np.argsort(due_ms[places], kind="stable")]
@@ -150,7 +153,7 @@ class HeldTimers:
         return HeldRows(due_ms[places], offsets, np.array(self._topics, np.int64)[places], self._names)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: rows of a topic, due times, and offsets."""
+        """Return the state for a snapshot, as rows of a topic, due times, and offsets."""
         found = self.rows(0, FOREVER_MS)
         parts: list[tuple[str, Integers, Integers]] = []
         for number, name in sorted(enumerate(found.names), key=lambda pair: pair[1]):
@@ -161,7 +164,7 @@ class HeldTimers:
         return Rows([dict(enumerate(parts))], _frozen_row)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore the state from a snapshot."""
         rows = (
             (timer_offset, due_ms, topic)
             for topic, due_times, offsets in frozen
@@ -171,7 +174,7 @@ class HeldTimers:
             self.add(topic, due_ms, timer_offset)
 
     def _place_of(self, timer_offset: int) -> int:
-        """Return the index of a timer, or -1 if it is not held."""
+        """Return the index of a timer, or -1 if the timer is not held."""
         place = bisect_left(self._offsets, timer_offset)
         is_there = place < len(self._offsets) and self._offsets[place] == timer_offset
         return place if is_there and self._due_ms[place] != _GONE else -1
@@ -185,7 +188,7 @@ class HeldTimers:
         return order
 
     def _compact(self) -> None:
-        """Drop the rows of the removed timers."""
+        """Remove the rows of removed timers from the table."""
         kept = np.array(self._due_ms, np.int64) != _GONE
         self._offsets = array("q", np.array(self._offsets, np.int64)[kept].tobytes())
         self._topics = array("i", np.array(self._topics, np.int32)[kept].tobytes())
@@ -194,16 +197,16 @@ class HeldTimers:
 
 
 class Paces:
-    """The paces of releases: how many timers of a topic may be delivered now.
+    """Limits the pace at which held timers are delivered after a release.
 
-    After a pause, such as a busy disk, a release makes up for at most one second.
+    After an interruption, for example because of a busy disk, a release catches up on at most one second.
     """
 
     def __init__(self) -> None:
         self._next_us: dict[str, int] = {}
 
     def allowed(self, topic: str, per_second: int, now_ms: int, count_max: int) -> int:
-        """Return the number of timers to deliver now; a pace of 0 has no limit."""
+        """Return the number of timers that may be delivered now. A pace of 0 means no limit."""
         if not per_second:
             return count_max
         now_us = now_ms * 1_000
@@ -213,7 +216,7 @@ class Paces:
         return 0 if next_us > now_us else min(count_max, (now_us - next_us) * per_second // _SECOND_US + 1)
 
     def spend(self, topic: str, per_second: int, count: int) -> None:
-        """Note that timers of a topic were delivered."""
+        """Record that `count` timers of a topic have been delivered."""
         if per_second:
             self._next_us[topic] += count * _SECOND_US // per_second
 

@@ -1,4 +1,4 @@
-"""Delivers due timers to their queues, each exactly once, in sort order and in bounded slices.
+"""Delivers due timers to their queues exactly once, in sort order and in bounded batches.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
                                            `--- `TIMER_RUN_MIN` and more: bytes copied ----+
@@ -8,17 +8,19 @@
 
     held timers of a released topic        ---- the same, at the pace of the release
 
-A due timer of a held topic is held instead of delivered (`services.broker.timers.holding`).
+If the topic of a due timer is held, the timer is held instead of being delivered
+(`services.broker.timers.holding`).
 
-The two sources are merged by sort key. At equal times, due runs are delivered first, because their timers
-were set earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be flushed.
+Due runs and the near wheel are merged by sort key. At equal times, due runs are delivered first, because
+their timers were set earlier. Delivery pauses when more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be
+flushed.
 
-Cost: a timer that is delivered alone takes 47 to 65 us, including its share of the flush, and a timer in a
-run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us, so delivering two timers per
-millisecond as runs would occupy a whole core and make every timer late.
+Cost: a timer that is delivered individually takes 47 to 65 us, including its share of the flush, whereas a
+timer in a run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us. If two timers per
+millisecond were delivered as runs, the runs would occupy an entire CPU core, and every timer would be late.
 
-Each late delivery is counted under the first cause in the following list that applies. A delivery after a
-hold is counted only there and in no histogram, because an operator ordered the delay.
+Each late delivery is counted under the first cause that applies in the following list. A delivery after a
+hold is counted only in this list and not in any histogram, because the delay was requested by an operator.
 
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
@@ -27,7 +29,7 @@ hold is counted only there and in no histogram, because an operator ordered the 
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all late timers of a run are counted under the cause of the first late timer, even if the causes
+Weak spot: all late timers of a run are counted under the cause of the first late timer, even if their causes
 differ.
 """
 
@@ -64,39 +66,42 @@ from tidewheel import property_names
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""The maximum gap between two records that are read together."""
+"""The maximum gap, in bytes, between two records that are read together."""
 _ALONE_COUNTS: Final = 4
 _HOLDING_COUNTS: Final = 8
-"""How many times a due timer counts while a topic is held, because each held timer is moved by itself."""
+"""The weight of a due timer when any topic is held, because each held timer is moved individually."""
 _HELD: Final = "held"
-"""The cause of the lateness of a timer that was held."""
+"""The cause under which the late deliveries of held timers are counted."""
 
 
 class TimerDelivery:
-    """The delivery of due timers from `timers` to the log."""
+    """Delivers the due timers of `timers` to the log."""
 
     def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
         self._store, self._topics, self._timers = store, topics, timers
         self._held, self._paces = timers.held, Paces()
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()  # A checkpoint's worker thread uses `timers.queues`.
+        self._near_queues = QueueTable()  # `timers.queues` is used by a checkpoint's worker thread.
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """The due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
+        """The due and store times of timers delivered individually in this call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
-        """Record a forward step of the clock, which is the cause `clock` for timers due within the step."""
+        """Record a forward step of the clock.
+
+        Late deliveries of timers that were due within the step are counted under the cause `clock`.
+        """
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver due timers until their count reaches `count_max`, and return the count.
+        """Deliver due timers until their weighted count reaches `count_max`, and return the count.
 
-        A timer in a due run counts once, and a timer that is delivered singly or from the wheel counts
-        `_ALONE_COUNTS` times, or `_HOLDING_COUNTS` times while a topic is held, in proportion to its use of
-        processor time.
+        The weight of a timer is proportional to its use of CPU time. The weight is 1 for a timer in a due
+        run, `_ALONE_COUNTS` for a timer that is delivered individually or from the wheel, and
+        `_HOLDING_COUNTS` if any topic is held.
         """
         if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
@@ -117,27 +122,30 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return the time of the next call, or None if no timer is waiting or delivery is paused for a flush.
+        """Return the time at which `deliver` must be called next, given the time `seen_ms` of the last call.
 
-        `seen_ms` is the time of the last call.
+        Return None if no timer is waiting or if delivery is waiting for a flush.
         """
         if self._timers.is_waiting_for_disk():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
-        # While an earlier head of the partitions is being read, the next timer of the wheel must wait, and
-        # does not determine the time of the next call.
+        # If an earlier timer at the head of the partitions is being read, the next timer of the wheel must
+        # wait, and does not determine the time of the next call.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         due_ms = earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
         return earlier(due_ms, self._next_release_ms(seen_ms)) if len(self._held) else due_ms
 
     def _release(self, now_ms: int, count_max: int) -> int:
-        """Deliver held timers of released topics at their pace, and return their count (see `deliver`)."""
+        """Deliver held timers of released topics at the pace of each release.
+
+        Return the weighted count of the delivered timers (see `deliver`).
+        """
         left = count_max
         for topic, per_second in self._releases():
             allowed = self._paces.allowed(topic, per_second, now_ms, max(1, left // _ALONE_COUNTS))
             first = self._held.first(topic, allowed)
-            # The clock may have been set back since the hold.
+            # The clock may have been set back since the timers were held.
             due = first[: bisect_right(first, (now_ms, FOREVER_MS))]
             if len(due) < limits.TIMER_RUN_MIN or not self._deliver_run(due, now_ms, is_held=True):
                 for due_ms, timer_offset in due:
@@ -156,15 +164,16 @@ class TimerDelivery:
         return min(times, default=None)
 
     def _releases(self) -> list[tuple[str, int]]:
-        """Return the topics whose held timers are to be delivered, with the number of timers per second."""
+        """Return a (topic, timers per second) pair for each released topic that still has held timers."""
         topics = (topic for topic in self._held.counts if topic not in self._topics.held)
         return [(topic, self._topics.release_pace(topic)) for topic in topics]
 
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
-        """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
+        """Deliver the next timers of the wheel or of the due run.
 
-        This method merges two sorted sources, and delivers the timers of each source up to the head of the
-        other source. Within a millisecond, the timers of the due run are delivered first.
+        Return the weighted count of these timers (see `deliver`). This method merges two sorted sources by
+        delivering the timers of each source up to the head of the other source. Within a millisecond, the
+        timers of the due run are delivered first.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
@@ -172,15 +181,15 @@ class TimerDelivery:
         near = self._near.take_due(before_ms, max(1, count_max // counts))
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_run(near, now_ms):
             for sort_key in near:
-                # The watermark is advanced before the append, because `apply` deletes only timers after the
-                # watermark from the partitions. After the clock was set back, due times may be before the
-                # watermark, which never moves backwards.
+                # The watermark is advanced before the append, because `apply` deletes only timers above the
+                # watermark from the partitions. If the clock was set back, due times may be below the
+                # watermark, which never moves backward.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * counts
-        # Rows are delivered up to the next timer of the wheel, but at least up to the millisecond of the
-        # head. Otherwise, neither source would proceed if both had timers due in that millisecond.
+        # Rows are delivered up to the next timer of the wheel, but at least through the millisecond of the
+        # head. Otherwise, neither source would make progress if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         may_hold = bool(self._topics.held)
@@ -191,7 +200,7 @@ class TimerDelivery:
         return len(rows) * (counts if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Deliver or hold one timer from the wheel, or deliver one held timer."""
+        """Deliver or hold a single timer from the wheel, or deliver a single held timer."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -200,10 +209,11 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
-        """Deliver (due time, offset) pairs together, and return whether all records are readable in the log.
+        """Deliver several timers together, given as (due time, offset) pairs.
 
-        The timers are from the wheel or, if `is_held` is true, from one released topic. If the result is
-        False, no timer was delivered, and the caller delivers the timers one by one.
+        The timers are from the wheel or, if `is_held` is true, from a single released topic. If any of the
+        records cannot be read from the log, return False without delivering any timer. The caller then
+        delivers the timers individually.
         """
         due_ms, offsets = np.array(pairs, np.int64).T
         in_log = np.argsort(offsets)
@@ -232,7 +242,7 @@ class TimerDelivery:
         return True
 
     def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
-        """Return a bool column of the rows whose topic is held, as far as the rows contain the topic."""
+        """Return a bool array that is true for rows whose topic is held, if the rows contain the topic."""
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
 
@@ -244,7 +254,10 @@ class TimerDelivery:
             self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append a ready message, and record its lateness relative to the later of set time and due time."""
+        """Append a ready message and record its lateness.
+
+        The lateness is relative to the later of set time and due time.
+        """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
             self._timers.statistics.lateness_by_cause[ready.topic, _HELD] += 1
@@ -257,7 +270,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver the ready records of partition rows, and advance the watermark past these rows.
 
-        The watermark also passes rows of ended timers and rows with damaged records.
+        The watermark also advances past rows of ended timers and rows with damaged records.
         """
         if not len(rows):
             return
@@ -277,7 +290,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver or hold one timer from a partition, as `_deliver_waiting` does for many timers."""
+        """Deliver or hold a single timer from a partition. See also `_deliver_waiting`."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if not stored or not record.crc_holds(stored):
@@ -306,10 +319,10 @@ class TimerDelivery:
     def _append(
         self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int, *, is_held: bool = False
     ) -> None:
-        """Append the contiguous row records in `content`, and record the lateness of their timers.
+        """Append the records of rows, which are contiguous in `content`, and record the lateness of timers.
 
-        If a timer was set after its due time, its lateness is measured from the time of setting. If `is_held`
-        is true, the timers are held timers of one topic, whose lateness is counted apart.
+        If a timer was set after its due time, its lateness is measured from the time at which it was set. If
+        `is_held` is true, the timers are held timers of a single topic, whose lateness is counted separately.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -338,9 +351,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of waiting timers when damage may have destroyed tombstones.
+        """Return the rows of waiting timers after damage that may have destroyed tombstones.
 
-        If the end of a timer is also unreadable, the timer is marked as in doubt for a rescue.
+        If the end of a timer is also unreadable, the timer is registered as in doubt for a repair.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -356,12 +369,12 @@ class TimerDelivery:
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
-        """Return the topic of a row, or an empty string if only the record contains the topic."""
+        """Return the topic of a row, or an empty string if the topic is contained only in the record."""
         is_bare = int(row["record_at"]) == IN_LOG
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return the due times of rows (ms) as a column.
+        """Return the due times of rows, in ms, as an array.
 
         The due time of a timer equals its sort time, except for deviating timers, whose due times are read
         from their records.
@@ -381,12 +394,13 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of rows in one contiguous buffer, reading neighbouring records together.
+        """Return the records of rows in one contiguous buffer, reading neighboring records together.
 
         The rows are sorted by due time, but their records are stored in the order in which the timers were
-        set. The rows are therefore sorted by record position, and a new span begins where the gap to the
-        previous record exceeds `_GAP_BYTES_MAX`. All spans are read in one call, and `shifts` maps each
-        position in the file to its position in the bytes read. Finally, the records are copied in row order.
+        set. The rows are therefore first sorted by record position, and a new span begins wherever the gap to
+        the previous record exceeds `_GAP_BYTES_MAX`. All spans are read in a single call, and `shifts` maps
+        each position in the file to its position in the bytes read. Finally, the records are copied in row
+        order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -395,7 +409,7 @@ class TimerDelivery:
         heads = firsts[begins]
         tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
         read = zip(heads.tolist(), (tails - heads).tolist(), strict=True)
-        stored = self._timers.read_spans(path, list(read))  # Missing bytes are zeros, which fail the CRC.
+        stored = self._timers.read_spans(path, list(read))  # Unreadable bytes are zeros, which fail the CRC.
         shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
         starts = np.empty(len(rows), np.int64)
         starts[order] = firsts + shifts
@@ -411,9 +425,9 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer with a damaged or missing partition record, if the log still has the record.
+        """Deliver a timer whose partition record is damaged or missing, if its record is still in the log.
 
-        Otherwise, the timer is registered for a rescue, which also searches older files
+        Otherwise, the timer is registered for a repair, which also searches older files
         (`services.broker.timers.mending`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
@@ -430,7 +444,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries; `begins[n]` to `begins[n + 1]` are the rows of topic number n."""
+        """Count late deliveries. The rows of topic number n are `begins[n]` to `begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -452,7 +466,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the name hashes of rows as an array of shape (rows, names)."""
+    """Return the name hashes of rows as a two-dimensional array of shape (rows, names)."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

@@ -118,7 +118,10 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 
 
 def held_record(timer: Record, timer_offset: int) -> Record:
-    """Return a timer record that replaces a due timer of a held topic, with the same message and due time."""
+    """Return a timer record that replaces a due timer of a held topic.
+
+    The new record has the same message and due time.
+    """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms)
     _mark_held(new)
@@ -126,7 +129,7 @@ def held_record(timer: Record, timer_offset: int) -> Record:
 
 
 def is_held(timer: Record) -> bool:
-    """Return whether a timer record replaces one that was due in a held topic."""
+    """Return whether a timer record is marked as held."""
     return bool(properties.value_of(timer.properties, property_names.HELD))
 
 

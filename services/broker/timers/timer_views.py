@@ -1,15 +1,16 @@
 """Provides views of the waiting timers: pages sorted by due time, counts, and histograms.
 
-Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory use is bounded
-for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag, its message
-id and its message keys. A filter by topic, tag or key therefore reads only the records that may match, and a
-filter by property the record of every timer that its other fields match. A row does not contain the timer
-key: `offsets_of_key` looks it up in the index of names. The row of a timer set since the last checkpoint has
-no hashes: its bytes in the log are searched for the texts of the filter, and decoded only if all are there.
-Held timers (`services.broker.timers.holding`) are merged with the waiting timers at their due times.
+Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded
+regardless of the number of timers. A row on disk contains the queue of a timer and the hashes of its tag, its
+message id, and its message keys. For a filter by topic, tag, or key, only the records that may match are
+therefore read. For a filter by property, the records of all timers that match the other conditions must be
+read. Rows do not contain timer keys, which are looked up in the index of names (`offsets_of_key`). If a timer
+was set after the last checkpoint, its row contains no hashes. The bytes of its record in the log are then
+searched for the texts of the filter, and the record is decoded only if it contains all of the texts. Held
+timers (`services.broker.timers.holding`) are merged with the other waiting timers by due time.
 
-Cost: a filter by key looks up one name for each topic with pending timers that the filter admits. A search of
-the bytes of a record takes a twentieth of its decoding.
+Cost: a filter by key requires one name lookup for each topic that has pending timers and matches the filter.
+Searching the bytes of a record takes one twentieth of the time needed to decode it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HASHED_MAX: Final = 8
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter, with its sort position and its record's location in a partition."""
+    """A timer that may match a filter, with its sort position and the location of its record."""
 
     due_ms: int
     timer_offset: int
@@ -51,11 +52,11 @@ class Candidate(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """The results of look-ups in the index of names and in the log, which a query does once for all rows.
+    """The results of lookups in the index of names and in the log, which are performed once per query.
 
-    `keyed` are the offsets of the timers with the timer key of the filter. The records at the offsets
-    `searched` were searched in the log, and the records at the offsets `found` contain all texts of the
-    filter. All offsets are sorted.
+    `keyed` contains the offsets of the timers that have the timer key of the filter. `searched` contains the
+    offsets of the records that were searched in the log, and `found` contains the offsets of those records
+    that contain all texts of the filter. All offsets are sorted.
     """
 
     keyed: Offsets
@@ -63,21 +64,21 @@ class LookedUp(NamedTuple):
     found: Offsets
 
     def are_in_vain(self, timer_offsets: Integers) -> Mask:
-        """Return which offsets were searched but are not among the results."""
+        """Return a bool array that is true for offsets that were searched but not found."""
         return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
 
 
 class TimerViews:
-    """The read-only views of the waiting timers."""
+    """Provides read-only views of the waiting timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self._hashed: dict[tuple[str, str, str, int], Any] = {}
 
     def read_page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return up to `count_max` matching timers, sorted by due time and without their messages.
+        """Return up to `count_max` matching timers, sorted by due time. The messages are not included.
 
-        The page begins after the position `after`, a pair of due time (ms) and offset.
+        The page begins after the position `after`, which is a pair of due time (ms) and offset.
         """
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
@@ -94,10 +95,9 @@ class TimerViews:
     def search(
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
     ) -> TimerPage:
-        """Return the timers that a bounded search finds, and the cursor for the next call or None.
+        """Return the timers found by a bounded search, and the cursor for the next call or None.
 
-        The work of the search is limited to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`) plus one
-        record.
+        The work per call is limited to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`) plus one record.
         """
         found: list[PendingTimer] = []
         work, place = 0, after
@@ -113,12 +113,12 @@ class TimerViews:
         return TimerPage(found, None)
 
     def topics_of(self, wanted: TimerFilter) -> list[str]:
-        """Return the topics with pending timers that a filter admits."""
+        """Return the topics that have pending timers and match a filter."""
         pending = self._timers.pending_by_topic.items()
         return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
 
     def offsets_of_key(self, key: str, topics: Iterable[str]) -> list[int]:
-        """Return the offsets of the timers whose timer key is `key` in these topics.
+        """Return the offsets of the timers in the given topics whose timer key is `key`.
 
         Raise `StoreDamaged` if the index of names is unreadable.
         """
@@ -126,7 +126,7 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of the timers in the window of a filter that are in no file."""
+        """Return the sorted offsets of the timers in a filter's window that are not in any file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         return np.unique(np.concatenate([far, held.astype(np.uint64)]))
@@ -134,21 +134,21 @@ class TimerViews:
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
         """Return those of the sorted offsets whose records in the log contain all texts.
 
-        The result contains the offsets of unreadable records. Raise OSError if a read fails.
+        The offsets of unreadable records are also included. Raise OSError if a read fails.
         """
         found: Offsets = timer_offsets[self._timers.source.contain(timer_offsets, texts)]
         return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return up to `count_max` timers of all topics that begin with a prefix, sorted by due time."""
+        """Return up to `count_max` timers of all topics with a given prefix, sorted by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the most recent timers that ended as UNREADABLE, newest first."""
+        """Return the most recent timers that ended as UNREADABLE, in order from newest to oldest."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
-        """Return the number of matching timers."""
+        """Return the number of timers that match a filter."""
         if wanted == _EVERYTHING:
             return self._timers.pending_count
         if wanted == TimerFilter(topic=wanted.topic):
@@ -160,9 +160,9 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return (start, number of matching timers) for each window of `width_ms`, beginning at `from_ms`.
+        """Return a (start, number of matching timers) pair for each window of `width_ms`.
 
-        Empty windows are omitted.
+        The first window begins at the `from_ms` of the filter. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
         columns, select = [self._held_due_ms(wanted)], self._selection(wanted)
@@ -180,7 +180,7 @@ class TimerViews:
     def _candidates(
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
     ) -> Iterator[Candidate]:
-        """Yield the timers that may match after the position `after`, sorted by due time and offset."""
+        """Yield the timers after the position `after` that may match, sorted by due time and offset."""
         rows = self._far_and_near(wanted, after, looked_up)
         if not len(self._timers.held):
             return rows
@@ -192,7 +192,7 @@ class TimerViews:
         after: tuple[int, int] | None = None,
         looked_up: LookedUp | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the held timers of the wanted topics, without those whose records were searched in vain."""
+        """Yield the held timers of the matching topics, except those excluded by a search of the log."""
         if wanted.is_held is False:
             return
         rows = self._timers.held.rows(
@@ -208,7 +208,7 @@ class TimerViews:
                 yield candidate
 
     def _held_due_ms(self, wanted: TimerFilter) -> Integers:
-        """Return the due times of the matching held timers."""
+        """Return the due times of the held timers that match a filter."""
         reads = wanted.reads_records
         return np.fromiter(
             (one.due_ms for one in self._held(wanted) if not reads or self._is_wanted(one, wanted)), np.int64
@@ -226,22 +226,25 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _scan(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the rows of the timers that are not held, due in the wanted window and after `after`."""
+        """Yield the rows of timers that are not held and are due in the filter's window, after `after`."""
         if not wanted.is_held:
             yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
-        """Return a column of the matching rows; a record is read only if its row is inconclusive."""
+        """Return a bool array that is true for the rows that match a filter.
+
+        A record is read only if its row is inconclusive.
+        """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
             matching[place] = self._is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
     def _selection(self, wanted: TimerFilter, looked_up: LookedUp | None = None) -> Callable[[Rows], Mask]:
-        """Return a function from rows to a column of those that may match a filter.
+        """Return a function that maps rows to a bool array, which is true for rows that may match a filter.
 
-        The column is true for a row with its record in the log, which has no hashes, unless the record was
-        searched in vain.
+        A row whose record is in the log has no hashes, so it may match unless a search of the record has
+        excluded it.
         """
         queues = self._timers.queues.names
         codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
@@ -265,9 +268,9 @@ class TimerViews:
         return select
 
     def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
-        """Return the hashes of a name in the topics of queue numbers, as a column of rows has them.
+        """Return the hashes of a name in the topics of the given queue numbers.
 
-        The last results are kept, because a long query asks for each piece of its window.
+        The most recent results are cached, because a long query needs them for each part of its window.
         """
         asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
         if asked not in self._hashed:
@@ -294,14 +297,17 @@ def _candidate(row: Any, path: str | None) -> Candidate:
 
 
 def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
-    """Return which offsets are in a sorted column; `np.isin` would process the whole column for each call."""
+    """Return a bool array that is true for offsets contained in the sorted array `ascending`.
+
+    `np.isin` is not used, because it would process the entire sorted array in each call.
+    """
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
     return found & (places < len(ascending))
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a filter with only the due-time window and `is_held` of another filter."""
+    """Return a copy of a filter that is reduced to its due-time window and its `is_held` condition."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 

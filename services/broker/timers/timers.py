@@ -1,9 +1,9 @@
 """Sets, moves, fires, and cancels delayed messages.
 
-A timer is a record in the log, and is identified internally by the offset of that record. All changes to a
-timer are decided in a single thread when a record is appended, so each verb has exactly one result. A timer
-ends exactly once, when the record of its end is appended and applied. The response to a verb is sent when the
-record of the verb is durable.
+A timer is a record in the log, and is identified internally by the offset of that record. All changes to
+timers are decided in a single thread when a record is appended, so each verb has exactly one result. A timer
+ends exactly once, when the record that ends it is appended and applied. The response to a verb is sent once
+the record of the verb is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -12,27 +12,27 @@ record of the verb is durable.
     held: `HeldTimers` (`holding`)        from due until the release       20 bytes
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-Due timers are delivered by `services.broker.timers.timer_delivery`, while this file implements the verbs and
-applies their records. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. Timers
-are armed by `Timers.publish`. The positions of waiting timers (sort keys and watermark) depend on the
-broker's clock and are not part of the log's state.
+This module implements the verbs and applies their records, whereas due timers are delivered by
+`services.broker.timers.timer_delivery`. Names, ends, and counts are changed only by `Timers.apply`, which
+also removes ended timers. Timers are armed by `Timers.publish`. The positions of waiting timers (sort keys
+and watermark) depend on the broker's clock and are not part of the log's state.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in the order of their sort keys. The watermark is the sort key of the last delivered timer, from
-which delivery resumes after a restart (`timingwheel.partitions`). The `sort_ms` of a timer that is set after
-its due time is therefore at least the time of the watermark and of the wheel.
+are delivered in order of sort key. The watermark is the sort key of the last delivered timer, from which
+delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, its
+`sort_ms` must therefore be at least the time of the watermark and of the wheel.
 
-After the clock is set back, the watermark is in the future. Timers set during this period are delivered at
-their due times, but have sort times on disk at the watermark. `NearTimers.deviating` contains the `sort_ms`
-of each timer whose sort time differs from its due time, and at startup `Timers.restore_wheel` reads the due
-times from the records. Sort keys depend on the clock of one broker. Another broker with the same log, or the
-same broker after a restart, may choose different sort keys. Records therefore refer to timers by due time,
-and never by sort key.
+After the clock has been set back, the watermark is in the future. Timers set during this period are delivered
+at their due times, but their sort times on disk are at the watermark. `NearTimers.deviating` contains the
+`sort_ms` of each timer whose sort time differs from its due time. At startup, the due times of these timers
+are read from their records by `Timers.restore_wheel`. Sort keys depend on the clock of a particular broker.
+Another broker with the same log, or the same broker after a restart, may choose different sort keys. Records
+therefore refer to timers by due time, and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set. If the clock is set back before
 the next tick, such a timer waits until the clock has caught up. `pending_by_topic` counts timers without
-their identities. If an UNREADABLE timer has an unknown topic, the count of topic "" is decremented, so the
-total is correct, but the count of the real topic is one too high.
+tracking their identities. If the topic of an UNREADABLE timer is unknown, the count of topic "" is
+decremented, so the total is correct, but the count of the real topic is too high by one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _NOWHERE: Final = 1 << 62
 
 
 class TimerInDoubt(NamedTuple):
-    """The due time, sort time, topic (or ""), and file (or "") of a timer with a damaged record."""
+    """A timer with a damaged record. `topic` and `path` may be empty."""
 
     due_ms: int
     sort_ms: int
@@ -98,7 +98,10 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker, with methods for the timer verbs and for applying timer records."""
+    """The delayed messages of a broker.
+
+    The class provides methods for executing timer verbs and for applying timer records.
+    """
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -113,34 +116,34 @@ class Timers:
         self.held = HeldTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
-        """The most recent timers that ended as UNREADABLE, oldest first."""
+        """The most recent timers that ended as UNREADABLE, in order from oldest to newest."""
         self.in_doubt: dict[int, TimerInDoubt] = {}
-        """The timers that are waiting for a rescue because their records are damaged, by offset.
+        """The timers that are waiting for a repair because their records are damaged, by offset.
 
-        Delivery may already have passed timers in doubt, so only `in_doubt`, which is part of snapshots,
-        lists these timers.
+        Delivery may already have passed the timers in doubt, so these timers may be listed only in
+        `in_doubt`, which is part of snapshots.
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
-        """The damaged ranges of the log during its replay at startup.
+        """The damaged ranges of the log that is being replayed at startup.
 
-        A timer whose record is in a damaged range is not counted, and the end of such a timer does not
+        If the record of a timer is in a damaged range, the timer is not counted, and its end does not
         decrement the count.
         """
 
     @property
     def pending_count(self) -> int:
-        """The number of waiting delayed messages."""
+        """The total number of waiting delayed messages."""
         return self.pending_by_topic.total()
 
     def is_waiting_for_disk(self) -> bool:
-        """Return whether delivery is waiting for the disk."""
+        """Return whether delivery is waiting for the disk to catch up."""
         return self._store.is_behind
 
-    # Setting.
+    # Methods for setting timers.
 
     def check_room(self, topic: str) -> None:
-        """Raise `TooManyTimers` if a topic already has the maximum number of waiting timers."""
+        """Raise `TooManyTimers` if a topic has already reached the maximum number of waiting timers."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -149,7 +152,7 @@ class Timers:
             )
 
     def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
-        """Return the current timer with a name, or None if that timer is not waiting."""
+        """Return the current timer with a name, or None if no such timer is waiting."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
@@ -158,28 +161,31 @@ class Timers:
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer may have ended before the kept history. A held timer is never forgotten."""
+        """Return whether a timer may have ended before the retained history.
+
+        A held timer is never forgotten.
+        """
         return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
-        """Return the current timer with a name, waiting or ended, or None."""
+        """Return the current timer with a name, which may have ended, or None if there is no such timer."""
         return self.ends.find_named(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
         """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
-            return 0  # The timer ended before its record was durable.
+            return 0  # The timer ended before its record became durable.
         try:
             return self.read_record(named).queue_offset
         except StoreDamaged:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Mark a timer record as the replacement of the waiting timer with the same key, if any.
+        """Mark a timer record as the replacement of the waiting timer with the same key, if there is one.
 
-        Call this method after `VerbExecutor.execute` and before the append. A timer that the record's verb
-        has cancelled must not be replaced as well, because a timer ends only once.
+        This method must be called after `VerbExecutor.execute` and before the record is appended. If a timer
+        was cancelled by the verb of the record, it must not also be replaced, because a timer ends only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -189,10 +195,10 @@ class Timers:
         replaced = None if found is None or is_over else ReplacedTimer(found.timer_offset, found.due_ms)
         timer.properties = timer_records.with_replaced(timer.properties, replaced)
 
-    # Records.
+    # Methods for applying records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Set a timer, end a timer, or end a run of delivered timers."""
+        """Apply a fact, which sets a timer, ends a timer, or ends a run of delivered timers."""
         match fact:
             case TimerSet():
                 self.ends.add_names(fact, stamp.offset, stamp.store_ms)
@@ -210,8 +216,8 @@ class Timers:
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
-        # Nearly all timers of a run are delivered in sort order, and the watermark has passed them. Only the
-        # few remaining timers (`_are_waiting`) are removed one by one in Python.
+        # Nearly all timers of a run are delivered in sort order and are at or below the watermark. Only the
+        # few remaining timers (`_are_waiting`) are removed individually in Python.
         waiting = self._are_waiting(copies.ended, copies.due_ms)
         if len(self.held):
             waiting &= ~np.fromiter(map(self.held.remove, copies.ended.tolist()), np.bool_)
@@ -219,7 +225,7 @@ class Timers:
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers whose records are durable, except timers that have already ended."""
+        """Arm the timers whose records have become durable, except those that have already ended."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -231,16 +237,16 @@ class Timers:
             else:
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # The wheel uses the due time, not the sort time. If the clock was set back, the timer is
-                # therefore delivered at its due time, before the clock reaches the watermark again.
+                # The wheel uses the due time rather than the sort time. If the clock was set back, the timer
+                # is therefore delivered at its due time, before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
                     self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
 
-    # Verbs.
+    # Timer verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the waiting message that a recall handle identifies.
+        """Cancel the waiting message identified by a recall handle.
 
         Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
         """
@@ -253,7 +259,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancel a waiting timer, or return the verdict on a timer that is not waiting."""
+        """Cancel a waiting timer, and return the verdict."""
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -262,7 +268,7 @@ class Timers:
         return self._append_verb(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a waiting timer to another due time (ms since 1970). Raise `IllegalDeliveryTime`."""
+        """Move a waiting timer to another due time, in ms since 1970. Raise `IllegalDeliveryTime`."""
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -271,10 +277,10 @@ class Timers:
         return self.move_accepted(name, due_ms, now_ms, reason=reason)
 
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a waiting timer to a due time that was checked when its verb was accepted.
+        """Move a waiting timer to a due time that was checked when the verb was accepted.
 
-        The timer keeps only the names that are not assigned to another timer. If the timer was late by more
-        than the history, its key may already belong to another timer.
+        The timer keeps only those of its names that are not assigned to another timer. If the timer is late
+        by more than the length of the history, its key may already be assigned to another timer.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -297,7 +303,7 @@ class Timers:
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Replace a due timer of a held topic by one that waits for the release of the topic.
+        """Replace a due timer of a held topic with a timer that waits for the release of the topic.
 
         The new timer gets the names that are still assigned to the old timer, as in `move_accepted`.
         """
@@ -308,23 +314,23 @@ class Timers:
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` with a rebuilt timer.
 
-        The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
-        the old timer was late by more than the history, its key is forgotten, and a newer timer with the same
-        key keeps the key.
+        The new timer gets those names of the old timer that are not assigned to another timer. If the old
+        timer is late by more than the length of the history, its key may be assigned to a newer timer, which
+        keeps the key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer whose record is lost; `topic` is empty if the topic is unknown."""
+        """End a timer whose record is lost. `topic` is empty if the topic is unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Register a timer for a rescue because its record is damaged.
+        """Register a timer for a repair, because its record is damaged.
 
-        `due_ms` is the due time or sort time of the timer, and `path` is the file in which the timer waited,
-        if any.
+        `due_ms` is the due time or sort time of the timer. `path` is the timer file that contains the timer,
+        or an empty string if there is none.
         """
         self.held.remove(timer_offset)
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
@@ -335,17 +341,21 @@ class Timers:
         self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
-        """Return whether a timer has ended; if its end is unreadable, report the damage and return False."""
+        """Return whether a timer is known to have ended.
+
+        If the end is unreadable, report the damage and return False.
+        """
         with suppress(StoreDamaged):
             return self.ends.find_end(timer_offset) is not None
         return False
 
     def read_logged(self, timer_offset: int) -> Record:
-        """Return a timer record from the log. Raise `StoreDamaged` for damage and EIO.
+        """Return a timer record from the log.
 
-        Raise OSError for other errors of the disk.
+        Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError for other disk
+        errors.
         """
-        with suppress(OSError):  # The unreadable bytes may be after the record.
+        with suppress(OSError):  # The unreadable bytes may be located after the record.
             return self._store.read(timer_offset)
         try:
             return self._store.read(timer_offset, is_alone=True)
@@ -372,7 +382,7 @@ class Timers:
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the id of the newest message with a timer key, or "" if its record is missing."""
+        """Return the id of the newest message with a timer key, or "" if no such record can be read."""
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
@@ -381,12 +391,12 @@ class Timers:
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at an offset, from the log or from its partition.
+        """Return the timer record at an offset, from the log or from a partition.
 
-        Raise `StoreDamaged` if neither the log nor a partition contains the record.
+        Raise `StoreDamaged` if the record is in neither the log nor a partition.
         """
         if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
-            return unarmed  # The log returns only durable records.
+            return unarmed  # Only durable records can be read from the log.
         with suppress(StoreDamaged):
             return self.read_logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
@@ -410,9 +420,10 @@ class Timers:
         return to_timer_record(records.decode(stored))
 
     def read_spans(self, path: str, spans: list[tuple[int, int]]) -> bytes:
-        """Return spans (position, length) of a partition, padded with zeros. Raise OSError except EIO.
+        """Return spans (position, length) of a partition, padded with zeros.
 
-        Unreadable bytes are reported as damage and returned as zeros.
+        Unreadable bytes (EIO) are reported as damage and returned as zeros. Raise OSError for other disk
+        errors.
         """
         unread: list[sectors.Extent] = []
         stored = sectors.read_many(self._disk, path, spans, unread)
@@ -427,16 +438,16 @@ class Timers:
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write names and ends that exceed the memory limit during log replay."""
-        # The watermark also passes damaged files, but a rescue needs the names and ends of the timers in
-        # damaged files.
+        """Write the names and ends that exceed the memory limit during log replay."""
+        # The watermark also passes damaged files, but the names and ends of the timers in damaged files are
+        # needed for a repair.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
 
-    # Snapshots.
+    # Methods for snapshots.
 
     def freeze(self) -> Any:
-        """Return the snapshot part, without the files of partitions and ends."""
+        """Return the state for a snapshot, except for the files of partitions and ends."""
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
@@ -446,7 +457,7 @@ class Timers:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state from its part of a snapshot."""
+        """Restore the state from a snapshot."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.held.thaw(frozen.get("held", ()))
@@ -454,9 +465,12 @@ class Timers:
         self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
-        """Return the partitions and ends for a checkpoint to write; `doubt` exempts files from deletion."""
-        # The history is relative to the earliest waiting timer, not to the clock, because a timer that is
-        # late by more than the history must keep its names and count as pending.
+        """Return the partitions and ends to be written by a checkpoint.
+
+        Files that cover the times in `doubt` are not deleted.
+        """
+        # The history is relative to the earliest waiting timer rather than to the clock, because a timer that
+        # is late by more than the length of the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
@@ -465,25 +479,25 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def complete_checkpoint(self, done: TimersToWrite) -> None:
-        """Adopt the files of a durable checkpoint, and register timers with damaged records for a rescue."""
+        """Adopt the files of a durable checkpoint, and register timers with damaged records for a repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
-        # Timers that became near or ended during the checkpoint need no rescue.
+        # Timers that became near or ended during the checkpoint do not need a repair.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
-                with suppress(StoreDamaged):  # The read reports the damage.
+                with suppress(StoreDamaged):  # The damage is reported by the read.
                     self.read_logged(one.timer_offset)
                 self._register_copied_damage(one)
 
     def abandon_checkpoint(self, done: TimersToWrite) -> None:
-        """Restore the state after the failure of a checkpoint."""
+        """Restore the state after a checkpoint has failed."""
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Adopt the files that a snapshot lists, and return descriptions of their damage.
+        """Adopt the files listed in a snapshot, and return descriptions of any damage.
 
-        The runs that other snapshots (`others`) list are kept.
+        The runs that are listed in other snapshots (`others`) are kept.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -492,23 +506,24 @@ class Timers:
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
-        """Put timers whose sort times are later than their due times into the wheel at startup.
+        """At startup, add the timers whose sort times differ from their due times to the wheel.
 
-        Raise OSError. Files are read up to the watermark, which may be an hour in the future.
+        Files are read up to the watermark, which may be an hour in the future. Raise OSError if the disk
+        fails.
         """
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
                 continue
-            with suppress(StoreDamaged):  # Delivery in sort order registers the damaged timer.
+            with suppress(StoreDamaged):  # A damaged timer is registered when it is due in sort order.
                 self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def delete_files(self) -> None:
-        """Delete all timer files, because a start without a snapshot replays the whole log."""
+        """Delete all timer files, because the entire log is replayed if there is no snapshot."""
         self.partitions.drop(self._disk)
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer, and remove the timer from its location, so that no timer ends twice."""
+        """End a timer and remove it from its location, so that it cannot end twice."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -521,7 +536,7 @@ class Timers:
             self._remove_timer(timer_offset, due_ms)
 
     def _times_elsewhere_ms(self) -> list[int]:
-        """Return the earliest time of the held timers, and the sort times of the timers in doubt."""
+        """Return the earliest due time of the held timers, and the sort times of the timers in doubt."""
         return [self.held.first_due_ms(), *(one.sort_ms for one in self.in_doubt.values())]
 
     def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
@@ -529,11 +544,11 @@ class Timers:
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return a bool column of the timers that are still in the wheel, in memory, or in a partition.
+        """Return a bool array that is true for timers still in the wheel, in memory, or in a partition.
 
-        A timer that was delivered in sort order is before the watermark and does not have to be removed. The
-        watermark does not cover timers that are not armed yet, or timers with a sort time that differs from
-        the due time.
+        A timer that was delivered in sort order is at or below the watermark and need not be removed. The
+        watermark does not cover timers that are not yet armed, or timers whose sort time differs from their
+        due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -543,19 +558,22 @@ class Timers:
         return ~is_passed
 
     def _restrict_names(self, new: Record, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Restrict the names of a timer's replacement to those that are still assigned to the timer."""
+        """Restrict the names of a replacement to those that are still assigned to the replaced timer."""
         names = self._names_kept(timer, timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.restrict_names(new, names)
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names of a timer that its replacement keeps."""
+        """Return the names of a timer that are kept by its replacement."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether a name belongs to the timer at `old_offset` or to no remembered timer."""
+        """Return whether a name may be kept by the replacement of the timer at `old_offset`.
+
+        A name may be kept unless it is assigned to another timer that has not been forgotten.
+        """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
             if found is not None and found.timer_offset != old_offset:
@@ -565,7 +583,10 @@ class Timers:
     def _waiting_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> NamedTimer | TimerVerdict:
-        """Return the waiting timer with a name, or else the verdict, which is counted if `is_verb` is set."""
+        """Return the waiting timer with a name, or the verdict if no such timer is waiting.
+
+        The verdict is counted if `is_verb` is set.
+        """
         found = self.ends.find_named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
@@ -579,7 +600,8 @@ class Timers:
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
         ended = self.ends.find_end(found.timer_offset)
-        # A known end is told for the whole history, however late it came, for example after a long hold.
+        # A known end is reported for the full length of the history, no matter how late the timer ended, for
+        # example after a long hold.
         if self.is_forgotten(found, now_ms) and (
             ended is None or self.ends.is_forgotten(ended.ended_ms, now_ms)
         ):
@@ -636,7 +658,7 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class NearTimers:
-    """The timing wheel of the timers that are due soon, which are identified by their offsets."""
+    """The timing wheel for the timers that are due soon, which are identified by their offsets."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
@@ -648,7 +670,7 @@ class NearTimers:
         return timer_offset in self._wheel
 
     def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Set the `sort_ms` of a new timer to the latest of due time, `free_ms`, and wheel time."""
+        """Assign a `sort_ms` to a new timer: the latest of due time, `free_ms`, and wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
@@ -659,16 +681,19 @@ class NearTimers:
         return self.deviating.get(timer_offset, due_ms)
 
     def schedule(self, timer_offset: int, due_ms: int) -> None:
-        """Schedule a timer for its due time, or for immediate delivery if its due time has passed."""
+        """Schedule a timer for its due time, or for immediate delivery if the due time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel if present, and return the timer's `sort_ms`."""
+        """Remove a timer from the wheel if it is present, and return the timer's `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take_due(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Remove up to `count_max` timers due by `until_ms`; return sorted (due time, offset) pairs."""
+        """Remove up to `count_max` timers due by `until_ms`.
+
+        Return the removed timers as sorted (due time, offset) pairs.
+        """
         return self._wheel.advance(until_ms, count_max)
 
     def next_due_ms(self) -> int | None:
@@ -676,27 +701,30 @@ class NearTimers:
         return self._wheel.next_due_ms()
 
     def set_time(self, now_ms: int) -> int:
-        """Set the time, and return by how many ms the clock was set back since the last call, or 0."""
+        """Set the current time.
+
+        Return the number of ms by which the clock was set back since the last call, or 0.
+        """
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel immediately returns timers that are due before its own time. Without the rebase, a timer
-            # that is due between the time of the clock and the time of the wheel would be delivered early.
+            # A wheel immediately returns any timer that is due before the wheel's own time. Without the
+            # rebase, a timer due between the clock time and the wheel time would be delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return the snapshot part, which contains only `deviating`."""
+        """Return the state for a snapshot, which consists only of `deviating`."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state from its part of a snapshot."""
+        """Restore the state from a snapshot."""
         self.deviating = dict(frozen)
 
 
 class UnarmedTimers:
-    """The records of the timers that have not been flushed yet, by offset and in log order."""
+    """The records of timers that have not been flushed yet, by offset and in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -704,14 +732,14 @@ class UnarmedTimers:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of an unarmed timer, or a value above all offsets if no timer is unarmed."""
+        """The lowest offset of all unarmed timers, or a value above all offsets if no timer is unarmed."""
         return next(iter(self._records), _NOWHERE)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Keep an appended timer record, or its bytes, until the record is flushed."""
+        """Add an appended timer record, or its bytes, which is kept until it has been flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
