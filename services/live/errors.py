@@ -37,7 +37,7 @@ class AnswersUnread(Busy):
 
 
 class TooManyPolls(Busy):
-    """There is no room for another open receive."""
+    """Too many receive calls are open."""
 
     code = "TW-179"
 
