@@ -20,7 +20,7 @@ timer in a run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 90
 millisecond were delivered as runs, the runs would occupy an entire CPU core, and every timer would be late.
 
 Each late delivery is counted under the first cause that applies in the following list. A delivery after a
-hold is counted only in this list and not in any histogram, because the delay was requested by an operator.
+hold is counted only under `held` and not in any histogram, because the delay was requested by an operator.
 
     held        the topic was held at the due time
     restart     the timer was due before the store was opened

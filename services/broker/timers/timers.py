@@ -237,8 +237,8 @@ class Timers:
             else:
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # The wheel uses the due time rather than the sort time. If the clock was set back, the timer
-                # is therefore delivered at its due time, before the clock reaches the watermark again.
+                # The wheel uses the due time rather than the sort time. After the clock has been set back,
+                # the timer is therefore delivered at its due time, before the clock reaches the watermark.
                 if sort_ms < near_until_ms:
                     self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
