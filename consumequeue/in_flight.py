@@ -32,7 +32,7 @@ are:
 - While a message group is closed, or one of its messages has the turn, its later messages are parked.
 - A message that is set aside has the turn, so its message group stays closed for later messages.
 - Only the message with the turn is delivered, together with the following messages of a run in the same
-  receive (`services.broker.groups.lending`).
+  receive (`services.broker.groups.message_leasing`).
 
 The state of messages in flight is not durable, and is derived from the offsets. At startup, only recorded
 leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends

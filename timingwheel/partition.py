@@ -28,7 +28,7 @@ contains the names and lengths of the files, and bytes beyond the length are ign
 match its CRC is a `Gap`, and the read continues at the next intact batch. The next intact batch is at the end
 of the damaged batch if the head is intact, and otherwise at the next magic. A missing or truncated file has a
 gap up to the length in the snapshot. A sector that the disk cannot read is returned as zeros
-(`timingwheel.sectors`), and therefore also causes a gap. `services.broker.timers.mending` determines the
+(`timingwheel.sectors`), and therefore also causes a gap. `services.broker.timers.timer_repair` determines the
 timers of a gap.
 
 Cost: a file is read through a window, so memory is bounded for files of any length. Weak spot: a damaged byte

@@ -7,8 +7,8 @@ Linux returns the bytes before a page that it cannot read, and then fails, so a 
 end.
 
 Only the error EIO of a read indicates a bad sector. If a bad sector is readable again later, it is still
-handled as unreadable (`services.broker.timers.mending`). Weak spot: if most of a large file is unreadable,
-each of its blocks is tried, and a drive may take seconds per block.
+handled as unreadable (`services.broker.timers.timer_repair`). Weak spot: if most of a large file is
+unreadable, each of its blocks is tried, and a drive may take seconds per block.
 """
 
 from __future__ import annotations

@@ -51,16 +51,16 @@ from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived
 from services.broker.checkpoint import Checkpoint
-from services.broker.groups.burying import ExhaustedMessages
 from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.exhausted_messages import ExhaustedMessages
 from services.broker.groups.group_views import GroupViews
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import Leases
-from services.broker.groups.lending import MessageLeasing
 from services.broker.groups.lite_receiving import LiteReceiving
 from services.broker.groups.lite_subscribing import LiteSubscribing
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.groups.lite_topics import LiteTopics
+from services.broker.groups.message_leasing import MessageLeasing
 from services.broker.groups.receiving import Receiving
 from services.broker.halves.half_views import HalfViews
 from services.broker.halves.transactions import Transactions
@@ -93,12 +93,12 @@ from services.broker.spine.values import (
 from services.broker.start_damage import clip_to_cut, report_startup_damage
 from services.broker.task_items import TaskItems
 from services.broker.timers import timer_facts
-from services.broker.timers.carrying import VerbExecutor
-from services.broker.timers.mending import CheckJob, RepairJob, TimerRepair
 from services.broker.timers.timer_delivery import TimerDelivery
 from services.broker.timers.timer_files import TIMER_FILES
+from services.broker.timers.timer_repair import CheckJob, RepairJob, TimerRepair
 from services.broker.timers.timer_views import TimerViews
 from services.broker.timers.timers import Timers
+from services.broker.timers.verb_executor import VerbExecutor
 from services.broker.topic_changes import TopicChanges
 from services.broker.topic_moves import TopicMoves
 from services.broker.topic_retention import TopicRetention
@@ -169,12 +169,12 @@ class Broker:
         """Create the parts that accept and store messages, including timers, half messages, and schedules."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
-        self.mending = TimerRepair(store, self.timers)
+        self.timer_repair = TimerRepair(store, self.timers)
         self._delivery = TimerDelivery(self._disk, store, self.topics, self.timers, now_ms)
         self.timer_views = TimerViews(self.timers)
-        carrying = VerbExecutor(self.timers)
+        verb_executor = VerbExecutor(self.timers)
         self.transactions = Transactions(
-            store, self._scheduler, self.topics, self.timers, carrying, settings, statistics
+            store, self._scheduler, self.topics, self.timers, verb_executor, settings, statistics
         )
         self.half_views = HalfViews(store, self.transactions)
         self.lite_topics = LiteTopics(store, self.topics, self.groups, settings)
@@ -183,7 +183,7 @@ class Broker:
         )
         self._housekeeping_ms = settings.housekeeping_ms
         self.sending = Sending(
-            store, self.topics, self.lite_topics, self.timers, carrying, self.transactions,
+            store, self.topics, self.lite_topics, self.timers, verb_executor, self.transactions,
             self.housekeeping, settings, statistics,
         )  # fmt: skip
         self.schedules = Schedules(
@@ -193,16 +193,16 @@ class Broker:
     def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
         """Create the parts that deliver messages, such as those for leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
-        lending = MessageLeasing(store, groups, settings.broker_name)
+        leasing = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
         refuse_new = self.housekeeping.refuse_new
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
         self._burying = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
-            store, groups, self.lite_topics, subscriptions, lending, reading, self.dead_letters
+            store, groups, self.lite_topics, subscriptions, leasing, reading, self.dead_letters
         )
         self.receiving = Receiving(
-            store, topics, groups, lending, lite_receiving, reading, self.dead_letters,
+            store, topics, groups, leasing, lite_receiving, reading, self.dead_letters,
             self._burying, settings, self.statistics,
         )  # fmt: skip
         self.lite = LiteSubscribing(topics, groups, self.lite_topics, subscriptions, self.receiving, reading)
@@ -350,7 +350,7 @@ class Broker:
         self.sending.repeats.begin(now_ms)
         self.housekeeping.measure_space()
         self._read_ahead_now(now_ms)
-        self.mending.begin(now_ms)
+        self.timer_repair.begin(now_ms)
         self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
 
     @property
@@ -433,7 +433,7 @@ class Broker:
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
-            or self.mending.has_work or self.housekeeping.has_more or self.topic_retention.has_more
+            or self.timer_repair.has_work or self.housekeeping.has_more or self.topic_retention.has_more
             or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:
@@ -448,7 +448,7 @@ class Broker:
         """Process the result of a timer file job, such as the timers that a worker has read ahead."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
-            self.mending.complete_job(job)
+            self.timer_repair.complete_job(job)
             return
         for due_ms, timer_offset in self.timers.partitions.read_ahead(job):
             self.timers.near.schedule(timer_offset, due_ms)
@@ -459,16 +459,16 @@ class Broker:
             self.timers.partitions.read_ahead_failed(job)
         else:
             assert isinstance(job, (CheckJob, RepairJob))
-            self.mending.requeue_job(job)
+            self.timer_repair.requeue_job(job)
 
     def repair_files(self, now_ms: int) -> None:
         """Check or repair a few timer files synchronously, without delivering messages, for a repair tool."""
-        job = self.mending.next_job()
+        job = self.timer_repair.next_job()
         if job is not None:
             job.run(self._disk)
-            self.mending.complete_job(job)
-        self.mending.repair_some(now_ms)
-        self.mending.allow_check()
+            self.timer_repair.complete_job(job)
+        self.timer_repair.repair_some(now_ms)
+        self.timer_repair.allow_check()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Record a clock step.
@@ -573,7 +573,7 @@ class Broker:
             queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
             wants_mark=dispatch.wants_mark,
             keys=self.store.keys.to_write(self._log.first_offset),
-            timers=self.timers.to_write(now_ms, self.mending.doubtful_times()),
+            timers=self.timers.to_write(now_ms, self.timer_repair.doubtful_times()),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
             unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )
@@ -591,7 +591,7 @@ class Broker:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
         self.timers.complete_checkpoint(checkpoint.timers)
-        self.mending.report_indexes()
+        self.timer_repair.report_indexes()
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -662,8 +662,8 @@ class Broker:
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        self.mending.repair_some(now_ms)
-        jobs = (self._advance_partitions(now_ms), self.mending.next_job())
+        self.timer_repair.repair_some(now_ms)
+        jobs = (self._advance_partitions(now_ms), self.timer_repair.next_job())
         return [ReadTimers(job) for job in jobs if job is not None]
 
     def _advance_partitions(self, now_ms: int) -> ReadAhead | None:
@@ -703,7 +703,7 @@ class Broker:
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None
             effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
-        self.mending.keep_house(now_ms)
+        self.timer_repair.keep_house(now_ms)
         self.store.dispatch.unmark_again()
         effects += map(Warn, self.groups.forgotten)
         self.groups.forgotten.clear()

@@ -39,10 +39,10 @@ from services.broker.spine.validation import check_delivery, check_message, chec
 from services.broker.spine.values import SendReceipt, Topic
 from services.broker.spine.verb_properties import CarriedVerb, parse_verb
 from services.broker.timers import recall
-from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.timer_ends import NamedTimer, NameWords, key_words
 from services.broker.timers.timer_records import ReplacedTimer, new_timer, replaced_offset_of, timer_record
 from services.broker.timers.timers import Timers
+from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 
@@ -56,7 +56,7 @@ class Sending:
         topics: Topics,
         lite_topics: LiteTopics,
         timers: Timers,
-        carrying: VerbExecutor,
+        verb_executor: VerbExecutor,
         transactions: Transactions,
         housekeeping: Housekeeping,
         settings: BrokerSettings,
@@ -66,7 +66,7 @@ class Sending:
         self._topics = topics
         self._lite_topics = lite_topics
         self._timers = timers
-        self._carrying = carrying
+        self._verb_executor = verb_executor
         self._transactions = transactions
         self._housekeeping = housekeeping
         self._settings = settings
@@ -108,7 +108,7 @@ class Sending:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
         carried = parse_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if carried is not None:  # The check is made before a topic is created for the message.
-            self._carrying.refuse_unknown(carried, now_ms)
+            self._verb_executor.refuse_unknown(carried, now_ms)
         topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)
         queue_id = self._queue_for(message, topic)
@@ -134,7 +134,7 @@ class Sending:
         if first is not None:
             return first
         if carried is not None:
-            self._carrying.execute(carried, record, now_ms)
+            self._verb_executor.execute(carried, record, now_ms)
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
@@ -165,7 +165,7 @@ class Sending:
         else:
             new = timer_record(message, queue_id, replaced)
             if carried:
-                self._carrying.execute(carried, new, now_ms)
+                self._verb_executor.execute(carried, new, now_ms)
                 self._timers.mark_replaced(new, now_ms)
             replaced_offset = replaced_offset_of(new.properties)
         appended = self._store.append(new, now_ms)

@@ -15,7 +15,7 @@ class Member(NamedTuple):
     http: str
     version: str = ""
     key: str = ""
-    """The id of the node's key for user secrets (`services.cluster.one_key`), or "" if it has no key."""
+    """The id of the node's key for user secrets (`services.cluster.key_check`), or "" if it has no key."""
     certificate: str = ""
     """The node's certificate in PEM format, or "" if other nodes connect to it in plaintext (`peers`)."""
     supports: int = OLDEST

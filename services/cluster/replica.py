@@ -240,7 +240,7 @@ class Replica:
         done.write(self._disk)
         self.core.checkpointed(done)
         self.core.delete_covered()
-        self.core.mending.check_on_follower(self._disk, now_ms)
+        self.core.timer_repair.check_on_follower(self._disk, now_ms)
 
     def claim_due_checkpoint(self) -> bool:
         """Return whether the additional checkpoint after a catch-up or a takeover is due.

@@ -12,7 +12,7 @@ Rules:
 - What a client measured of itself may bear an old date: Python's client signs its exports once, when it
   begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
 - A call that a node of a cluster says again for its client is held against the time when it came there
-  (`services.cluster.forwarding.vouching`).
+  (`services.cluster.forwarding.origin_signatures`).
 - Every refusal is noted with its reason (`services.auth.refusals`), never with what the caller signed.
 """
 

@@ -29,8 +29,8 @@ from services.cluster import access
 from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.forwarding.calls import Forwarding
 from services.cluster.forwarding.http_calls import ClusterHttp
+from services.cluster.forwarding.origin_signatures import verify_origin
 from services.cluster.forwarding.switch import Switch
-from services.cluster.forwarding.vouching import verify_origin
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Identity, follow_certificate

@@ -8,7 +8,7 @@
     the files durable, format  written anew, as a start does
     names or ends of timers    written again, if all their facts can be read; else made of what is left, but
                                only if asked to give the rest up: see `services.store.repair_facts`
-    a partition of timers      as a broker does while it runs (`services.broker.timers.mending`): what
+    a partition of timers      as a broker does while it runs (`services.broker.timers.timer_repair`): what
                                the log or an older file has is rebuilt, the rest ends as UNREADABLE and is
                                told
     a keep file                nothing: only a backup has its records; halves that nobody has any more are
@@ -167,7 +167,7 @@ def _make_derived(disk: Disk, now_ms: int) -> None:
 def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
-    while broker.mending.has_work:
+    while broker.timer_repair.has_work:
         broker.repair_files(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write()

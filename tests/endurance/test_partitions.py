@@ -17,7 +17,7 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from services.cluster.forwarding.lines import OPTIONS
+from services.cluster.forwarding.channel_pool import OPTIONS
 from services.cluster.peers import connect_to
 from sharedlog.engine import Head
 from sharedlog.errors import Refused, Unknown

@@ -145,9 +145,9 @@ class Machine:
     @property
     def is_whole(self) -> bool:
         """Whether all damage of the files of timers was met, and seen to."""
-        mending, timers = self.broker.mending, self.broker.timers
-        is_at_work = mending._running or mending._applying or mending._bare or timers.in_doubt
-        return not (mending._unchecked or is_at_work or timers.partitions.damage)
+        repair, timers = self.broker.timer_repair, self.broker.timers
+        is_at_work = repair._running or repair._applying or repair._bare or timers.in_doubt
+        return not (repair._unchecked or is_at_work or timers.partitions.damage)
 
     def check_told(self) -> None:
         """No file that timers wait in is damaged in silence, once all were read through."""

@@ -34,7 +34,7 @@ OWN = {
     ".count": "services/auth/rights.py",
     ".tokens": "services/broker/spine/access.py",
     ".gauges": "services/broker/broker.py",
-    ".has_more": "services/broker/groups/burying.py",
+    ".has_more": "services/broker/groups/exhausted_messages.py",
     ".has_won": "sharedlog/leading.py",
     ".is_done": "consumequeue/offsets.py",
     ".is_free": "consumequeue/in_flight.py",

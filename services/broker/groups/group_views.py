@@ -10,7 +10,7 @@ from dataclasses import replace
 from commitlog import limits
 from commitlog.errors import StoreDamaged
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups.burying import ExhaustedMessages
+from services.broker.groups.exhausted_messages import ExhaustedMessages
 from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,

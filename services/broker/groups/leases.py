@@ -28,7 +28,7 @@ Cost: each lease requires one object, one dict entry in `Leases`, one dict entry
 in the timing wheel.
 
 Weak spot: a lease is not rescheduled automatically after its timer has fired. Either `Receiving.expire_lease`
-ends the lease, or the lease ends when its message is moved to the dead letters (`burying.py`).
+ends the lease, or the lease ends when its message is moved to the dead letters (`exhausted_messages.py`).
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from consumequeue.entry import lite_code
 from consumequeue.in_flight import InFlight
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
-from services.broker.groups.burying import USED_UP
 from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.exhausted_messages import USED_UP
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
-from services.broker.groups.lending import MessageLeasing, ReceiveState
 from services.broker.groups.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.groups.lite_topics import LiteTopics, queue_of
+from services.broker.groups.message_leasing import MessageLeasing, ReceiveState
 from services.broker.spine.reading import Reading
 from services.broker.spine.store import Store
 from services.broker.spine.values import Subscriber, Topic
@@ -46,13 +46,13 @@ class LiteReceiving:
         groups: Groups,
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
-        lending: MessageLeasing,
+        leasing: MessageLeasing,
         reading: Reading,
         dead_letters: DeadLetters,
     ) -> None:
         self._store, self._groups, self._lite_topics = store, groups, lite_topics
         self.subscriptions = subscriptions
-        self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
+        self._leasing, self._reading, self._dead_letters = leasing, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages of the client's ready lite topics.
@@ -150,7 +150,7 @@ class LiteReceiving:
             return False
         else:
             assert not flight.offsets.is_done(offset), "a message that is done is leased"
-            self._lending.lease(key, flight, record, lite_topic, state, is_found=True)
+            self._leasing.lease(key, flight, record, lite_topic, state, is_found=True)
         return True
 
 

@@ -3,7 +3,8 @@
 A receive scans all queues of a topic in rotation and leases messages for a period of elapsed time. The queues
 of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
 becomes available again. After the last attempt permitted by the group's `attempts_max`, the message is moved
-to the dead letters (`burying.py`). The leases of a push consumer are renewed by the heartbeats of its client.
+to the dead letters (`exhausted_messages.py`). The leases of a push consumer are renewed by the heartbeats of
+its client.
 
 Only one message of a message group is leased at a time. Later messages of the message group are parked until
 the leased message is done. Leases on messages of a message group are recorded, so a leased message is not
@@ -48,14 +49,14 @@ from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups.burying import USED_UP, ExhaustedMessages
 from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.exhausted_messages import USED_UP, ExhaustedMessages
 from services.broker.groups.group_filters import shown_filter
 from services.broker.groups.group_values import GroupQueue, Received
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import failure_of
-from services.broker.groups.lending import MessageLeasing, ReceiveState
 from services.broker.groups.lite_receiving import LiteReceiving
+from services.broker.groups.message_leasing import MessageLeasing, ReceiveState
 from services.broker.spine.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.spine.reading import Reading
 from services.broker.spine.settings import BrokerSettings
@@ -80,7 +81,7 @@ class Receiving:
         store: Store,
         topics: Topics,
         groups: Groups,
-        lending: MessageLeasing,
+        leasing: MessageLeasing,
         lite: LiteReceiving,
         reading: Reading,
         dead_letters: DeadLetters,
@@ -91,7 +92,7 @@ class Receiving:
         self._store = store
         self._topics = topics
         self._groups, self._leases = groups, groups.leases
-        self._lending = lending
+        self._leasing = leasing
         self._lite = lite
         self._reading = reading
         self._dead_letters, self._burying = dead_letters, burying
@@ -321,7 +322,7 @@ class Receiving:
         """Make the message of an expired lease available again, or queue the message for the dead letters.
 
         Return the topic of the message. The lease of a last attempt remains valid until its message is moved
-        to the dead letters (`services.broker.groups.burying`).
+        to the dead letters (`services.broker.groups.exhausted_messages`).
         """
         found = self._leases.find_lease(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -475,7 +476,7 @@ class Receiving:
             elif record is None or not wanted_by:
                 self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # `burying.py` has not yet moved the exhausted message to the dead letters.
+                # `exhausted_messages.py` has not yet moved the exhausted message to the dead letters.
                 self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
@@ -493,7 +494,7 @@ class Receiving:
         entries = queue.entries(offset, count)
         if entries[0].physical_offset not in state.near:
             state.near = self._reading.read_near(entries)
-        self._lending.lease_run(key, flight, entries, state)
+        self._leasing.lease_run(key, flight, entries, state)
         return flight.next_offset > offset
 
     def _read_entry(
@@ -543,7 +544,7 @@ class Receiving:
             self._groups.set_aside(key, state.filters, offset, wanted_by, message_group)
             state.has_set_aside = True
             return
-        self._lending.lease(key, flight, record, message_group, state)
+        self._leasing.lease(key, flight, record, message_group, state)
         if message_group:
             self._lease_parked(key, queue, flight, message_group, state)
 
@@ -581,7 +582,7 @@ class Receiving:
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
                 return  # The exhausted message is moved to the dead letters by a later scan.
-            self._lending.lease(key, flight, record, message_group, state)
+            self._leasing.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """Return the lease for a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""

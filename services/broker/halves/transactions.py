@@ -44,8 +44,8 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
 from services.broker.spine.verb_properties import has_verb, may_have_verb, parse_verb
-from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.timers import Timers
+from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
 from txn import half, states
@@ -71,7 +71,7 @@ class Transactions:
         scheduler: Scheduler,
         topics: Topics,
         timers: Timers,
-        carrying: VerbExecutor,
+        verb_executor: VerbExecutor,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -79,7 +79,7 @@ class Transactions:
         self._scheduler = scheduler
         self._topics = topics
         self._timers = timers
-        self._carrying = carrying
+        self._verb_executor = verb_executor
         self._policy = settings.check_back
         self._statistics = statistics
         self._counters = {
@@ -466,7 +466,7 @@ class Transactions:
         if ending.type == TYPE_COMMIT and may_have_verb(ending.properties):
             carried = parse_verb(properties.to_message(ending), now_ms)
             if carried:
-                self._carrying.execute(carried, ending, now_ms)
+                self._verb_executor.execute(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms).end_offset

@@ -21,8 +21,8 @@ Rules:
 - `TW_TIMER_VERDICT` is a property of the stored message that contains the result of the operation and cannot
   be set by clients.
 
-The operation is parsed and checked by `parse_verb`, and executed by `services.broker.timers.carrying`. For a
-message without a timer operation, the cost is one set operation.
+The operation is parsed and checked by `parse_verb`, and executed by `services.broker.timers.verb_executor`.
+For a message without a timer operation, the cost is one set operation.
 """
 
 from __future__ import annotations

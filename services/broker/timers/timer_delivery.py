@@ -428,7 +428,7 @@ class TimerDelivery:
         """Deliver a timer whose partition record is damaged or missing, if its record is still in the log.
 
         Otherwise, the timer is registered for a repair, which also searches older files
-        (`services.broker.timers.mending`).
+        (`services.broker.timers.timer_repair`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:

@@ -10,7 +10,7 @@ is fit, the leader continues to lead and repeats the check.
 
 Other nodes never depose an unfit leader. An unfit leader hands over its leadership only to a follower that
 has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
-to lead. Unfit followers become candidates later than fit followers (`silence`).
+to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
 
 Weak spot: after a clock jump, a leader delivers messages at the wrong times until it hands over.
 """

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.cluster.election.one_name import DuplicateNameCheck
-from services.cluster.election.silence import CandidacyTimer
+from services.cluster.election.candidacy_timer import CandidacyTimer
+from services.cluster.election.duplicate_name import DuplicateNameCheck
 from services.cluster.identity import Member
-from services.cluster.one_key import check_key
+from services.cluster.key_check import check_key
 from sharedlog.fold import Outcome, Step, update_leader_facts
 from sharedlog.record import Kind, SharedRecord
 

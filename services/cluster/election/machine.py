@@ -8,7 +8,7 @@
     APPENDING      append an EPOCH record        CONFIRMING                IDLE
     CONFIRMING     read it back and compare it   STARTING                  IDLE
     STARTING       serve clients                 LEADING                   REOPENING
-    LEADING        BEATs, checks (`reign`)       HANDING_OVER
+    LEADING        BEATs (`leader_duties`)       HANDING_OVER
     HANDING_OVER   stop, name a successor        OPENING                   COPYING, or HALTED
     COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
     HALTED         none until the process ends
@@ -48,10 +48,10 @@ from commitlog.errors import StoreDamaged, StoreError
 from services.cluster.election import inputs
 from services.cluster.election import table as election_table
 from services.cluster.election.inputs import AWAITED, AWAITED_ACTS, Input
+from services.cluster.election.leader_duties import LeaderDuties
 from services.cluster.election.leadership import Leadership
 from services.cluster.election.log_answers import LogAnswers
 from services.cluster.election.reach import LeaderReachability
-from services.cluster.election.reign import LeaderDuties
 from services.cluster.election.table import (
     HOLDS_RIGHT,
     ROLES,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple
 
-from services.cluster.election.silence import BEAT_MS
+from services.cluster.election.candidacy_timer import BEAT_MS
 
 
 class Role(StrEnum):

@@ -33,7 +33,7 @@ Rules
 
 Cost: each call requires one additional round trip and about 300 us of CPU time (`benchmarks/cluster.py`).
 Weak spot: the leader applies connection limits to the address of the forwarding node, but per-client limits
-to the address of the client (`vouching`).
+to the address of the client (`origin_signatures`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,16 @@ import grpc
 
 from services.auth import signature
 from services.cluster.election.reach import LeaderReachability
+from services.cluster.forwarding.channel_pool import ChannelPool
 from services.cluster.forwarding.channels import is_certificate_error
 from services.cluster.forwarding.leader_stream import LeaderStream
-from services.cluster.forwarding.lines import ChannelPool
+from services.cluster.forwarding.origin_signatures import (
+    ORIGIN,
+    VOUCHED,
+    sign_arrival,
+    sign_origin,
+    verify_arrival_ms,
+)
 from services.cluster.forwarding.presence import (
     REPEAT_SECONDS,
     ClientMessages,
@@ -60,7 +67,6 @@ from services.cluster.forwarding.presence import (
     complete_subscription,
     is_accepted,
 )
-from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, sign_arrival, sign_origin, verify_arrival_ms
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import certificate_mismatch_text
 from services.front.connection import Connection

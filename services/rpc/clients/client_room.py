@@ -10,7 +10,8 @@
    first, then those not heard of for the longest time. A forgotten client loses nothing that lasts: its
    leases stand until they run out, and its next call makes a new session.
 3. A session counts where its last call came from. A call that a node of a cluster forwards counts by the
-   address and connection at that node (`services.cluster.forwarding.vouching`), never by the node's own.
+   address and connection at that node (`services.cluster.forwarding.origin_signatures`), never by the node's
+   own.
 4. Per look one sixteenth of a full set is forgotten; a look that found none is not repeated for LOOK_EACH_MS.
 
 Numbers (`commitlog.limits`): CLIENTS_PER_CONNECTION_MAX is the number of streams that a connection may have

@@ -20,8 +20,8 @@ from commitlog.layout import CONSUMEQUEUE, KEYINDEX, TIMERS
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.spine.settings import BrokerSettings
-from services.broker.timers.mending import TimerRepair
 from services.broker.timers.timer_ends import NAMES
+from services.broker.timers.timer_repair import TimerRepair
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics

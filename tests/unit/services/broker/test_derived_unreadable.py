@@ -10,7 +10,7 @@ import pytest
 from commitlog.errors import StoreDamaged
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
-from services.broker.timers.mending import CheckJob
+from services.broker.timers.timer_repair import CheckJob
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.broker.timers.test_timers import Store
 
@@ -101,11 +101,11 @@ def test_a_bad_sector_of_the_key_index_that_a_checkpoint_meets_ends_no_checkpoin
 def test_a_bad_sector_of_the_key_index_keeps_no_background_check_from_its_work() -> None:
     store, disk = stored()
     disk.block = RUN
-    store.broker.mending.begin(store.now_ms)
-    job = store.broker.mending.next_job()
+    store.broker.timer_repair.begin(store.now_ms)
+    job = store.broker.timer_repair.next_job()
     assert isinstance(job, CheckJob)
     job.run(disk)
-    store.broker.mending.complete_job(job)
+    store.broker.timer_repair.complete_job(job)
     assert told(store) == [("index", TOLD)]
 
 

@@ -20,7 +20,7 @@ from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
 from services.cluster.acts import Acts, Clocks
-from services.cluster.election import inputs, silence
+from services.cluster.election import candidacy_timer, inputs
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import RecordTaken
@@ -227,7 +227,7 @@ def test_a_node_needs_a_copy_beyond_a_record_that_the_engine_has_spoiled_and_say
 def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
     monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
     engine, _ = engine_with_messages()
     answers: list[Answers] = []
@@ -375,7 +375,7 @@ def test_a_leader_that_gives_no_sign_of_life_any_more_for_a_bug_ends(monkeypatch
     def break_down(node: ClusterNode) -> None:
         monkeypatch.setattr(node.lead, "beat", fail)
 
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(leads(lambda _: None, break_down))
 
@@ -389,7 +389,7 @@ def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
         monkeypatch.setattr(node.lead, "hand_over", never)
         served[0].broken.set_exception(ZeroDivisionError())
 
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(leads(lambda _: None, break_down, served.append))
 
@@ -412,7 +412,7 @@ def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_
 
         leaving.append(asyncio.ensure_future(moved()))
 
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
     asyncio.run(leads(lambda _: None, move, engine=engine, ends=fail))
     last = [decode(one, CLUSTER).facts for one in engine.records if decode(one, CLUSTER).kind == Kind.BEAT]
     assert {"leaves": True, "to": "c"} in last
@@ -432,7 +432,7 @@ def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, b
         else:
             monkeypatch.setattr(where, broken, fail)
 
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
     monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
     monkeypatch.setattr(followers, "TELL_SECONDS", 0)
     with pytest.raises(ZeroDivisionError):
@@ -480,8 +480,8 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
         leaving.append(asyncio.ensure_future(amid_a_look()))
 
     leaving: list[asyncio.Future[None]] = []
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
-    monkeypatch.setattr(silence, "UNFIT_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "UNFIT_MS", 0)
     monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
     asyncio.run(leads(change, leave))
     assert looking

@@ -71,7 +71,7 @@ READERS: Final = {
     "broker/timers/timer_delivery.py:_deliver_row": "notes, by _deliver_damaged",
     "broker/timers/timer_delivery.py:_read": "its caller compares CRCs, and notes by _deliver_damaged",
     "broker/timers/timer_source.py:_read": "in a worker; what it leaves out is read alone later",
-    "broker/timers/mending.py:_is_sound": "in a worker, of an older copy: another copy may be sound",
+    "broker/timers/timer_repair.py:_is_sound": "in a worker, of an older copy: another copy may be sound",
 }
 """Where the rooms read such bytes, and how damage that is met there is noted."""
 

@@ -59,7 +59,7 @@ def timer(message: Message) -> Record:
 
 
 def marked(record: Record) -> Record:
-    """Return the record with the marks of a verb, as `broker.timers.carrying` adds them."""
+    """Return the record with the marks of a verb, as `broker.timers.verb_executor` adds them."""
     kept = properties.decode(record.properties)
     marks = {
         verb_properties.VERDICT: "CANCELLED",

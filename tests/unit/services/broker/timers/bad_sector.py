@@ -14,7 +14,7 @@ from commitlog.view import View
 from services.broker.broker import Broker
 from services.broker.spine.values import ReadTimers
 from tests.memory_disk import MemoryDisk
-from tests.unit.services.broker.timers.test_mending import IDS
+from tests.unit.services.broker.timers.test_timer_repair import IDS
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, Store, by_id
 
 TICKS = 60
@@ -92,7 +92,7 @@ def on_bad_sector() -> tuple[Store, BadSector]:
 
 
 def filled() -> tuple[Store, BadSector]:
-    """Return one as `test_mending.filled`: timers in several files, of which one was cancelled since."""
+    """Return one as `test_timer_repair.filled`: timers in several files, of which one was cancelled since."""
     store, disk = on_bad_sector()
     for message_id, delay_ms in zip(IDS, (30 * 1_000, HOUR, DAY, 40 * DAY), strict=True):
         store.send(message_id, delay_ms, key=f"key {message_id}")

@@ -14,7 +14,7 @@ from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import BLOCK_BYTES
 from tests.unit.services.broker.timers.bad_sector import drained, filled, go, no_jobs, on_bad_sector
-from tests.unit.services.broker.timers.test_mending import IDS, files, forget_log, spoil_record
+from tests.unit.services.broker.timers.test_timer_repair import IDS, files, forget_log, spoil_record
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, Store, by_id
 from timingwheel import partition
 from timingwheel.partition import TOMBSTONE, WITH_RECORDS, Window
@@ -86,7 +86,7 @@ def test_what_the_sector_took_and_nobody_else_has_ends_and_is_listed() -> None:
     forget_log(store)
     disk.path = files(store)[-1]
     go(store)
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     go(store)
     verdict = store.broker.timers.get_timer(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict), "it has ended"
@@ -103,7 +103,7 @@ def test_a_disk_that_reads_nothing_for_a_while_ends_no_timer() -> None:
     store, disk = filled()
     forget_log(store)
     disk.is_dead = True
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     assert go(store) > 0, "a rescue reads names and ends, too"
     disk.is_dead = False
     assert set(drained(store)) >= set(IDS)

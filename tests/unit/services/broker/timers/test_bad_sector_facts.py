@@ -10,7 +10,7 @@ from services.broker.spine.values import TimerVerdict, Verdict
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.timers.bad_sector import BadSector, drained, filled, go
-from tests.unit.services.broker.timers.test_mending import IDS, files, spoil_batch
+from tests.unit.services.broker.timers.test_timer_repair import IDS, files, spoil_batch
 from tests.unit.services.broker.timers.test_timers import Store, by_id
 
 FOLDERS = [layout.TIMER_NAMES, layout.TIMER_ENDS]
@@ -56,7 +56,7 @@ def test_a_start_makes_names_and_ends_again_that_the_disk_cannot_read(
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_check_meets_it_goes_on_and_tells_of_the_disk(folder: str) -> None:
     store, disk = with_bad_sector(folder, BLOCK)
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     assert go(store) == 0
     assert [what.split(" (")[0] for what in told_of(store, disk.path)] == [
         f"The disk cannot read {disk.path}"
@@ -70,7 +70,7 @@ def test_a_rescue_goes_on_at_the_next_start_at_the_latest(folder: str) -> None:
     store, _ = with_bad_sector(folder, BLOCK)
     for path in files(store):
         spoil_batch(store, path, 0)
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     assert go(store) == 0, "no job fails: what a rescue cannot find out it says"
     reopen(store)
     assert drained(store) == sorted(IDS)

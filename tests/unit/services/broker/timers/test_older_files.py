@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.values import ReadTimers
-from services.broker.timers.mending import CheckJob, RepairJob
-from tests.unit.services.broker.timers.test_mending import (
+from services.broker.timers.timer_repair import CheckJob, RepairJob
+from tests.unit.services.broker.timers.test_timer_repair import (
     drained,
     files,
     reopen,
@@ -99,7 +99,7 @@ def test_an_older_file_stays_while_a_rescue_that_failed_is_to_be_tried_again(che
 def test_a_restart_amid_a_rescue_costs_no_timer_that_an_older_file_has(
     let_come_to_an_end: Callable[[Store], bool],
 ) -> None:
-    """`mending`: "a crash in between costs nothing"; no snapshot names the older file by then."""
+    """`timer_repair`: "a crash in between costs nothing"; no snapshot names the older file by then."""
     store, parent = split_and_spoilt()
     assert let_come_to_an_end(store)
     checkpoint_twice(store)
@@ -146,7 +146,7 @@ def test_files_of_times_in_which_nothing_is_damaged_are_deleted_meanwhile() -> N
     """A rescue that finds nothing out for days must not fill the disk."""
     store, parent = split_and_spoilt()
     let_checks_run(store)
-    assert store.broker.timers.partitions.damage or store.broker.mending._bare
+    assert store.broker.timers.partitions.damage or store.broker.timer_repair._bare
     other = "timers/0-00000000000016000000"
     store.disk.write(other, 0, b"of 1970")
     checkpoint_twice(store)

@@ -8,13 +8,13 @@ times.
 
 from __future__ import annotations
 
-from tests.unit.services.broker.timers.test_mending import files, split_and_spoilt
 from tests.unit.services.broker.timers.test_older_files import (
     assert_none_is_lost,
     checkpoint_twice,
     kill,
     let_checks_run,
 )
+from tests.unit.services.broker.timers.test_timer_repair import files, split_and_spoilt
 
 OTHER = "timers/0-00000000000016000000"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import pytest
 
 from services.broker.broker import Broker
-from services.broker.timers.mending import RepairJob
+from services.broker.timers.timer_repair import RepairJob
 from tests.unit.services.broker.timers.bad_sector import BadSector, drained, go, on_bad_sector
-from tests.unit.services.broker.timers.test_mending import files
+from tests.unit.services.broker.timers.test_timer_repair import files
 from tests.unit.services.broker.timers.test_timers import HOUR, SECOND, Store
 from timingwheel import partition
 from timingwheel.partition import Window

@@ -10,7 +10,7 @@ from services.broker.broker import Broker
 from tests.memory_disk import BLOCK_BYTES
 from tests.unit.services.broker.timers.bad_sector import drained, go, no_jobs, on_bad_sector
 from tests.unit.services.broker.timers.test_bad_sector import rows_of
-from tests.unit.services.broker.timers.test_mending import files
+from tests.unit.services.broker.timers.test_timer_repair import files
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, by_id
 from timingwheel.partition import WITH_RECORDS
 

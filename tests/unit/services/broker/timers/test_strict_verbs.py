@@ -75,7 +75,7 @@ def test_a_strict_verb_on_an_unknown_timer_is_refused_and_nothing_is_stored(
     desk: Desk, verb: dict[str, str], more: dict[str, str], kind: dict[str, Any]
 ) -> None:
     before = desk.count()
-    with pytest.raises(TimerUnknown, match=r"strict verb.*'order:7'.*TW_TIMER_TOPIC"):
+    with pytest.raises(TimerUnknown, match=r"strict timer operation.*'order:7'.*TW_TIMER_TOPIC"):
         desk.send("orders", verb | more | STRICT, **kind)
     assert (desk.count(), desk.verdicts()) == (before, {})
 

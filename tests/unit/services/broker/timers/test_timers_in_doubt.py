@@ -8,11 +8,12 @@ import pytest
 
 from commitlog import layout
 from services.broker.spine.values import Verdict
-from services.broker.timers.mending import CheckJob
+from services.broker.timers.timer_repair import CheckJob
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.timers.bad_sector import go, no_jobs, on_bad_sector
-from tests.unit.services.broker.timers.test_mending import (
+from tests.unit.services.broker.timers.test_older_files import checkpoint_once, checkpoint_twice, kill
+from tests.unit.services.broker.timers.test_timer_repair import (
     drained,
     files,
     forget_log,
@@ -20,7 +21,6 @@ from tests.unit.services.broker.timers.test_mending import (
     spoil_batch,
     spoil_record,
 )
-from tests.unit.services.broker.timers.test_older_files import checkpoint_once, checkpoint_twice, kill
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, SECOND, Store, by_id
 from timingwheel.due_run import ReadAhead
 
@@ -59,7 +59,7 @@ def test_what_delivery_meets_damaged_comes_from_an_older_file(events: str) -> No
     assert "month" in drained(store)
     assert store.broker.timer_views.lost() == []
     assert store.broker.gauges().pending_timers == 0
-    assert not store.broker.mending.has_work, "it is decided"
+    assert not store.broker.timer_repair.has_work, "it is decided"
 
 
 def test_a_timer_in_doubt_can_be_cancelled() -> None:
@@ -69,7 +69,7 @@ def test_a_timer_in_doubt_can_be_cancelled() -> None:
     assert store.broker.timers.cancel(by_id("month"), "", store.now_ms).verdict is Verdict.CANCELLED
     assert "month" not in drained(store)
     assert store.broker.timer_views.lost() == []
-    assert not store.broker.mending.has_work
+    assert not store.broker.timer_repair.has_work
 
 
 def test_a_timer_in_doubt_is_none_that_a_start_takes_for_ended_where_names_are_damaged() -> None:
@@ -145,7 +145,7 @@ def test_a_bad_sector_of_the_log_costs_a_mend_the_timer_that_lies_there() -> Non
     store.checkpoint()
     for path in files(store):
         spoil_batch(store, path, 0)
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     path, position = store.broker.store.log.segments.place(offsets[1])
     disk.path, disk.first, disk.end = path, position + 100, position + 101
     go(store)
@@ -187,7 +187,7 @@ def test_a_check_goes_on_where_it_cannot_be_read_whether_a_timer_has_ended() -> 
     spoil_record(store, path)
     for name in store.disk.list(layout.TIMER_ENDS):
         store.disk.flip_bit(f"{layout.TIMER_ENDS}/{name}", 8 * (4096 + 50))
-    store.broker.mending.begin(store.now_ms)
+    store.broker.timer_repair.begin(store.now_ms)
     go(store)
     assert drained(store) == ["kept"]
     assert store.broker.timer_views.lost() == []

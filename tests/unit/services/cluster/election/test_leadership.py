@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from services.cluster.election.candidacy_timer import RANK_MS, SILENCE_MS
 from services.cluster.election.leadership import Leadership
-from services.cluster.election.silence import RANK_MS, SILENCE_MS
 from services.cluster.identity import Member
 from sharedlog.fold import Outcome, Step
 from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, encode_facts

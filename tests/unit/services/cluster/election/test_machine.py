@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 from commitlog.errors import NoRoom, StoreDamaged
 from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.election import health
+from services.cluster.election.candidacy_timer import BEAT_MS, SILENCE_MS
 from services.cluster.election.inputs import (
     AWAITED,
     AWAITED_ACTS,
@@ -39,7 +40,6 @@ from services.cluster.election.inputs import (
     Tick,
 )
 from services.cluster.election.machine import Election
-from services.cluster.election.silence import BEAT_MS, SILENCE_MS
 from services.cluster.election.table import (
     BESIDE,
     ROLES,

@@ -29,10 +29,10 @@ from services.broker.spine.values import Subscriber
 from services.cluster.election.reach import LeaderReachability
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import calls as forwarding
-from services.cluster.forwarding import lines, presence
+from services.cluster.forwarding import channel_pool, presence
 from services.cluster.forwarding.calls import FORWARDED, Forwarding
+from services.cluster.forwarding.origin_signatures import VOUCHED, verify_origin
 from services.cluster.forwarding.switch import Switch
-from services.cluster.forwarding.vouching import VOUCHED, verify_origin
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Identity
@@ -514,7 +514,7 @@ def test_nobody_but_a_node_can_vouch_for_a_call() -> None:
 
 def test_more_calls_than_a_connection_takes_go_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
-        monkeypatch.setattr(lines, "CALLS_MAX", 3)
+        monkeypatch.setattr(channel_pool, "CALLS_MAX", 3)
         await world.follow(world.a)
         calls = [talk(world.b, (("x-mq-client-id", f"c{number}"),)) for number in range(10)]
         for call in calls:

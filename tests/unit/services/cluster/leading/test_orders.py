@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.cluster.election import silence
+from services.cluster.election import candidacy_timer
 from services.cluster.election.table import Role
 from services.cluster.errors import OrderRefused
 from services.cluster.identity import Member
@@ -71,7 +71,7 @@ def leading(
 
 @pytest.fixture(autouse=True)
 def _stands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
 
 
 async def refused(order: Awaitable[Any]) -> str:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from commitlog import limits
 from services.auth.refusals import Refusals
-from services.cluster.forwarding.vouching import ORIGIN, sign_origin, verify_origin
+from services.cluster.forwarding.origin_signatures import ORIGIN, sign_origin, verify_origin
 from services.live.errors import TooManyPolls
 from services.rpc.clients.client_room import LOOK_EACH_MS
 from services.rpc.clients.session import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.cluster.errors import KeyMismatch
-from services.cluster.one_key import check_key
+from services.cluster.key_check import check_key
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import grpc
 import pytest
 
-from services.cluster.forwarding import lines
-from services.cluster.forwarding.lines import ChannelPool
+from services.cluster.forwarding import channel_pool
+from services.cluster.forwarding.channel_pool import ChannelPool
 from services.cluster.peers import Identity
 
 HERE, THERE = "127.0.0.1:9", "127.0.0.1:10"
@@ -77,7 +77,7 @@ def test_what_a_node_shows_now_is_shown_by_another_channel_and_the_one_before_is
 
 def test_who_leads_keeps_no_channel_but_those_with_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(opened: ChannelPool) -> None:
-        monkeypatch.setattr(lines, "CALLS_MAX", 1)
+        monkeypatch.setattr(channel_pool, "CALLS_MAX", 1)
         with opened.acquire(HERE, "", Identity()) as busy:
             with opened.acquire(HERE, "", Identity()) as idle:
                 assert idle is not busy

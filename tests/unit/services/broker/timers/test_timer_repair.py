@@ -11,7 +11,7 @@ from commitlog import bulk, layout, properties
 from commitlog.disk import Disk
 from services.broker.broker import Broker
 from services.broker.spine.values import ReadTimers, TimerFilter, TimerName, TimerVerdict, Verdict
-from services.broker.timers.mending import RepairJob
+from services.broker.timers.timer_repair import RepairJob
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, Store, by_id
@@ -456,18 +456,18 @@ def test_a_file_of_the_key_index_that_a_merge_took_up_while_it_waited_to_be_chec
 ) -> None:
     store = filled()
     reopen(store)
-    mending, keys = store.broker.mending, store.broker.store.keys
+    repair, keys = store.broker.timer_repair, store.broker.store.keys
     checked = set(keys.runs)
     assert checked
-    job = mending.next_job() if is_taken_before else None
+    job = repair.next_job() if is_taken_before else None
     while checked & set(keys.runs) or any(store.disk.size(run.path) >= 0 for run in checked):
         for _ in range(8):
             store.send(f"m{store.broker.end_offset}", None)
         store.checkpoint()
-    while (job := job or mending.next_job()) is not None:
+    while (job := job or repair.next_job()) is not None:
         job.run(store.disk)
-        mending.complete_job(job)
-        mending.allow_check()
+        repair.complete_job(job)
+        repair.allow_check()
         job = None
     assert keys.damage == ""
     store.checkpoint()

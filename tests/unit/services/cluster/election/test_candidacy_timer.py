@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.election.silence import (
+from services.cluster.election.candidacy_timer import (
     PAUSE_MAX_MS,
     PAUSE_MIN_MS,
     RANK_MS,

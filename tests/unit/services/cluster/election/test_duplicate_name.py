@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.cluster.election.one_name import LIVES_MS, DuplicateNameCheck
+from services.cluster.election.duplicate_name import LIVES_MS, DuplicateNameCheck
 from services.cluster.errors import DuplicateNodeName
 
 MINE, OTHERS = b"mine" * 4, b"another's" * 2
