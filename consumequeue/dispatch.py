@@ -1,17 +1,19 @@
-"""The dispatch of the records of the log to queues, by the same rules during operation and a rebuild.
+"""Dispatches the records of the log to queue indexes.
 
-Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`). Tidewheel's system
-records (type 12) get no entry. In an imported log, an inner batch gets an entry for each of its messages. If
-the queue offsets restart, because the topic was deleted and created again, the new entries replace the
-earlier entries.
+The same rules apply during operation and during a rebuild.
 
-The newest entries of a queue, its tail, are kept in memory up to a number of entries (`consumequeue.tails`),
-and are then written by a worker (`take`). Entries that could not be written stay in memory, because the
-queues can always be rebuilt. A file that the disk refuses to write is reported as damage, and does not
-prevent writes of other queues. The write of a refused tail is tried again, and the tail is dropped if it
-grows too long. A file that cannot be created for lack of an inode, on a disk with free space, is also
-refused. In this case, the mark is kept, because the files of other queues are still valid. Only one write of
-entries is in progress at a time.
+A record with the transaction type "none" or "commit" gets an entry, as in the `DefaultMessageStore` of
+RocketMQ. Tidewheel system records (type 12) do not get an entry. In an imported log, each message of an inner
+batch gets its own entry. If a topic is deleted and created again, its queue offsets restart, and the new
+entries replace the earlier entries.
+
+The newest entries of a queue form its tail, which is kept in memory (`consumequeue.tails`). When a tail is
+full, a worker writes its entries to disk (`take`). Entries that cannot be written stay in memory. No entry is
+lost permanently, because the queues can always be rebuilt. If a queue file cannot be written, the file is
+reported as damaged, and other queues are still written. Writing the tail is retried later, and the tail is
+dropped if it grows too long. A file that cannot be created because the disk has free space but no free inodes
+is treated the same way. In this case, the marker file is kept, because the files of other queues are still
+valid. Only one write of queue entries is in progress at any time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -19,30 +21,33 @@ entries is in progress at a time.
                        |
                        +--> too long: dropped, reads of its file raise `StoreDamaged`
 
-A checkpoint copies the queues, each with its tail, in slices (`commitlog.deferred_rows`), and copies a queue
-before a change. The worker of the checkpoint syncs only the files that were written since the last
-checkpoint.
+A checkpoint copies the queues, including their tails, in batches (`commitlog.deferred_rows`). A queue that is
+about to change is copied before the change. The checkpoint worker syncs only the files that were written
+after the last checkpoint.
 
-Recovery trusts the files of a snapshot if the mark (`QUEUES_WHOLE`) exists, which a checkpoint writes after
-syncing the files. The mark contains the snapshot with which the files were created, because a crash may leave
-rebuilt queues together with an older snapshot. Rebuilt queues have other bytes where the log lacks records.
-The mark is deleted when a file is damaged or cannot be written or synced. Afterwards, no checkpoint writes
-the mark before recovery has rebuilt the queues. If the mark cannot be deleted, the failure is reported once,
-and the deletion is tried again with increasing pauses (`unmark_again`). Files that recovery cannot delete are
-renamed and are not read (`delete_files`).
+Recovery trusts the files listed in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes
+the marker file after it has synced the queue files. The marker file identifies the snapshot with which the
+queue files were created, because a crash may leave rebuilt queues next to an older snapshot. Rebuilt queue
+files differ from the original files where records are missing from the log. The marker file is deleted when a
+queue file is damaged or cannot be written or synced. After the deletion, no checkpoint writes the marker file
+until recovery has rebuilt the queues. If the marker file cannot be deleted, the failure is reported once, and
+the deletion is retried at increasing intervals (`unmark_again`). Files that recovery cannot delete are
+renamed and are no longer read (`delete_files`).
 
-If damage to the log has destroyed the first records of a queue, the queue begins with a gap
-(`begin_with_gap`), provided that no cut has removed the records (`firsts_there`). No cut has removed the
-records if the queue is replayed for the first time, or if the log still contains the place of the first
-record. Otherwise a rebuilt queue may begin at a higher offset than the offset in records, because a cut could
-not read its damaged file and the log no longer contains its first records. A snapshot lists such queues until
-a record contains their first offsets (`unrecorded`; `services.broker.housekeeping`).
+If the first records of a queue are lost because the log is damaged, the queue begins with a gap
+(`begin_with_gap`), unless retention has removed the records (`firsts_there`). Retention has not removed the
+records if the queue is replayed for the first time, or if the log still contains the position of the first
+record. Otherwise, a rebuilt queue may begin at a higher offset than the recorded first offset. This happens
+if retention could not read a damaged queue file and the log no longer contains the first records of the
+queue. A snapshot lists such queues until their first offsets have been recorded in the log (`unrecorded`;
+`services.broker.housekeeping`).
 
-Cost: 20 bytes are appended per record, in one step for all records of a queue (`dispatch_runs`). With 80,000
-queues, a freeze copies references in 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the
-log checks each queue (`minimums`). The check takes 0.5 to 1 us if no entries are cut, 50 us if entries of a
-tail are cut, and up to 340 us if entries of a file are cut. Weak spot: the first read of a file that an
-earlier process wrote verifies the CRC of the whole file, which takes 10 ms for 6 MB.
+Cost: Each record adds 20 bytes to a queue. All records of a queue are appended in one step (`dispatch_runs`).
+With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes
+1 to 2 ms. Each retention run checks all queues (`minimums`). The check takes 0.5 to 1 us if no entries are
+removed, 50 us if entries of a tail are removed, and up to 340 us if entries of a file are removed. Weak spot:
+The first read of a file that was written by an earlier process verifies the CRC of the whole file, which
+takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -84,39 +89,43 @@ _LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
 _TAG: Final = property_names.TAG.encode()
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
-"""The minimum number of free bytes of a disk that is not full."""
+"""The free space in bytes below which a disk is considered full."""
 _DOUBTED_AT_ONCE: Final = 1_000
-"""The number of failed files processed in one iteration of the event loop, in 5 ms."""
+"""The maximum number of failed files that are processed in one event loop iteration, which takes about 5
+ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
-"""The number of entries in another attempt to write a refused file."""
+"""The number of entries that are written when a write to a failed file is retried."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""The maximum number of entries in one write, 2 MB, which the event loop copies and later compares."""
+"""The maximum number of entries in one write. The event loop copies these entries, up to 2 MB, and compares
+them after the write."""
 _UNMARK_CALLS_MAX: Final = 64
-"""The maximum number of calls between two attempts to delete the mark, in about 10 minutes."""
+"""The maximum number of calls between two attempts to delete the marker file. At the usual call interval,
+this is about 10 minutes."""
 NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
 def is_indexed(record: Record) -> bool:
-    """Return whether a record has an entry in a queue."""
+    """Return whether a record gets an entry in a queue."""
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
 @dataclass(slots=True, eq=False)
 class EntriesToWrite:
-    """The entries of durable records, by queue, for a worker to write."""
+    """Entries of durable records that a worker must write, grouped by queue."""
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files the disk refuses to write."""
+    """The queues whose files cannot be written."""
     unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files cannot be created although other files have room."""
+    """The queues whose files cannot be created, although the disk is not full."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, without a sync, until the disk is full, and skip files that fail.
+        """Write the entries in order, without syncing them, until the disk is full.
 
-        Raise `SyncFailed` if the sync of a folder with other files than queues failed.
+        Skip files that cannot be written. Raise `SyncFailed` if syncing a folder that also contains other
+        files fails.
         """
         for queue, one in self.writes:
             if queue in self.failed or queue in self.unmade:
@@ -137,7 +146,10 @@ class EntriesToWrite:
 
 
 class Dispatch:
-    """All queues of a store, empty until queues of a snapshot are adopted or records are dispatched."""
+    """All queues of a store.
+
+    The object is empty until queues are restored from a snapshot or records are dispatched.
+    """
 
     def __init__(
         self,
@@ -146,47 +158,52 @@ class Dispatch:
         found_damaged: FoundDamaged = ignore_damage,
         tail_entries_max: int = limits.TAIL_ENTRIES_MAX,
     ) -> None:
-        """Initialize without queues. The log below `imported_until` was imported (`commitlog.imported`)."""
+        """Create the object without any queues.
+
+        The part of the log below `imported_until` was imported (`commitlog.imported`).
+        """
         self._disk, self._tell_damaged = disk, found_damaged
         self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._tails = Tails(tail_entries_max, limits.TAILS_BYTES_MAX)
         self._unsynced: dict[str, None] = {}
-        """The paths of files that were written since the last checkpoint."""
+        """The paths of the files that were written after the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """The recorded first offsets of queues that begin at a higher offset."""
+        """The recorded first offsets of the queues that begin at a higher offset than the recorded one."""
         self._risen: dict[tuple[str, int], None] = {}
-        """The queues whose files may be deleted (`ConsumeQueue.may_be_unneeded`)."""
+        """The queues that may have files to delete (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
-        """Whether a file is known to be damaged, so that no checkpoint may write the mark."""
+        """True if a file is known to be damaged. In this case, no checkpoint may write the marker file."""
         self._is_unmarked = False
-        """Whether the mark was deleted because of damage."""
+        """True if the marker file was deleted because of damage."""
         self._unmark_calls: int | None = None
-        """The number of calls of `unmark_again` since the deletion of the mark failed, or None."""
+        """The number of calls to `unmark_again` after the deletion of the marker file failed, or None if it
+        has not failed."""
         self._doubted = set[str]()
-        """The paths of files whose sync has failed."""
+        """The paths of the files that could not be synced."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
-        """The paths of failed files that have not been processed yet."""
+        """The paths of the failed files that have not been processed yet."""
         self.made_at: int | None = None
-        """The log offset of the snapshot with which the files were created, or None before the snapshot."""
+        """The log offset of the snapshot with which the files were created, or None if there is no snapshot
+        yet."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue, which is created empty on first use."""
+        """Return the index of a queue. The index is created on first use."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queue(topic, queue_id)
-            # The key is shared with the index, because a broker may have 80,000 queues.
+            # The key object is shared with the index to save memory, because a broker may have 80,000 queues.
             self._queues[queue.key] = queue
         return queue
 
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue for reading, without creating the queue."""
+        """Return the index of a queue for reading, without adding the queue to the store."""
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
-        """Index one durable record, or return False if the record has no entry in a queue."""
+        """Add a durable record to its queue index, or return False if the record does not get an entry."""
         if not is_indexed(record):
             return False
         self.give_way(record)
@@ -195,10 +212,10 @@ class Dispatch:
         return True
 
     def give_way(self, record: Record) -> None:
-        """Cut a queue of an imported log at the queue offset of a record if the offset was used before.
+        """If the queue offset of an imported record was used before, truncate the queue at this offset.
 
-        A log written by Tidewheel never uses a queue offset twice, and `put_many` reports a violation as a
-        bug.
+        A log written by Tidewheel never uses a queue offset twice. A violation is a bug, and is reported by
+        `put_many`.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -210,10 +227,10 @@ class Dispatch:
             self._tails.look(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """Begin the queue of a durable record, if empty, at an offset below the record's queue offset.
+        """Begin the queue of a durable record, if it is empty, at an offset below the record's queue offset.
 
-        The intermediate records are lost, and readers of the queue find a gap. An imported queue begins at
-        its first record, because the log contains no evidence of earlier records.
+        The records between the two offsets are lost, and consumers of the queue find a gap. An imported queue
+        begins at its first record, because an imported log does not show whether earlier records existed.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -224,7 +241,10 @@ class Dispatch:
             self._tails.look(queue)
 
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
-        """Index durable records by queue, as runs ((topic, queue id), first queue offset, entries)."""
+        """Add durable records to their queue indexes.
+
+        Each run is a tuple of (topic, queue ID), first queue offset, and entries.
+        """
         queues, frozen, tails = self._queues, self._frozen, self._tails
         for key, queue_offset, entries in runs:
             queue = queues.get(key) or self.queue(*key)
@@ -235,27 +255,30 @@ class Dispatch:
                 tails.look(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Yield (topic, queue id, index) of every queue with entries."""
+        """Yield a tuple (topic, queue ID, index) for each queue that has entries."""
         for (topic, queue_id), queue in self._queues.items():
             if queue.end_offset:
                 yield topic, queue_id, queue
 
     def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
-        """Yield (queue id, index) of every queue of a topic with entries."""
+        """Yield a tuple (queue ID, index) for each queue of a topic that has entries."""
         for queue_id in range(queue_count):
             queue = self._queues.get((topic, queue_id))
             if queue is not None and queue.end_offset:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write the tails that are due in the calling thread. On a full disk, tails stay in memory."""
+        """Write all due tails in the calling thread. If the disk is full, the tails stay in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails to write before a call of `written`, or None without tails or during a write."""
+        """Return the tails to write, or None if no tail is due or a write is already in progress.
+
+        The caller must call `written` after the write.
+        """
         if self._taken is not None:
             return None
         self._let_go()
@@ -265,7 +288,10 @@ class Dispatch:
         return self._taken
 
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-        """Return tails up to the maximum of one write, with `_TRIED_AGAIN` entries per refused queue."""
+        """Split tails into file writes, up to the maximum size of one write.
+
+        Queues whose last write failed get at most `_TRIED_AGAIN` entries.
+        """
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
             if left <= 0:
@@ -276,7 +302,7 @@ class Dispatch:
         return parts
 
     def written(self) -> bool:
-        """Drop written entries from memory, and return whether all taken entries were written."""
+        """Drop the written entries from memory, and return whether all taken entries were written."""
         assert self._taken is not None, "nothing was taken to be written"
         taken, self._taken = self._taken, None
         assert len(taken.written) <= len(taken.writes), "more was written than was taken"
@@ -284,7 +310,7 @@ class Dispatch:
             self._frozen.before_change(queue.key)
             queue.written(one)
             # The path is added after the write, because a checkpoint that began during the write may have
-            # synced the file too early.
+            # synced the file before the entries were written.
             self._unsynced[one.path] = None
             self._tails.accept(queue)
         for queue, error in taken.failed.items():
@@ -296,16 +322,17 @@ class Dispatch:
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return (topic, queue id) of all current queues."""
+        """Return a tuple (topic, queue ID) for each existing queue."""
         return [*self._queues]
 
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Take queues (topic, queue id) from the left of `keys`, so that the cost of a check is bounded.
+        """Remove queues from the left of `keys`, and return their keys (topic, queue ID).
 
-        The result has up to `count` queues. Unread bytes of large files, and the additional cost of a topic
-        by `cost_of`, reduce the number.
+        The number of queues is limited to bound the duration of a check. The result contains at most `count`
+        queues. Fewer queues are returned if they have large unread files, or if their topics have an
+        additional cost according to `cost_of`.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -317,9 +344,9 @@ class Dispatch:
     def minimums(
         self, log_offset: int, keys: Iterable[tuple[str, int]]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, first remaining offset) of queues with entries below a log offset.
+        """Return (topic, queue ID, first remaining offset) for each queue with entries below a log offset.
 
-        The second list contains the log offsets in the entries at these queue offsets, or `UNKNOWN`.
+        The second list contains the log offset of the entry at each of these queue offsets, or `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -334,10 +361,10 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Raise the first offsets of queues to the given (topic, queue id, offset).
+        """Raise the first offset of each queue in `minimums`, given as tuples (topic, queue ID, offset).
 
-        `begins_at` contains the log offsets in the entries at the new first offsets, if known, as in the
-        result of `minimums`.
+        `begins_at` contains the log offsets of the entries at the new first offsets, if they are known. It
+        has the same format as the second list returned by `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -349,7 +376,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Raise the first offsets of queues like `rise`, before a record contains the new offsets."""
+        """Raise the first offsets of queues as `rise` does, before they are recorded in the log."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -362,7 +389,7 @@ class Dispatch:
 
     @property
     def has_unrecorded(self) -> bool:
-        """Whether any queue begins at a higher offset than its recorded first offset."""
+        """True if any queue begins at a higher offset than its recorded first offset."""
         return bool(self._recorded)
 
     def is_unrecorded(self, topic: str, queue_id: int) -> bool:
@@ -372,10 +399,10 @@ class Dispatch:
     def unrecorded(
         self, count: int, cost_of: Callable[[str], int]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, first offset) of some queues whose first offset is not recorded.
+        """Return (topic, queue ID, first offset) for some queues whose first offset is not recorded.
 
-        `take_some` limits the number of queues. The second list contains the log offsets in the entries at
-        these queue offsets, as in `minimums`.
+        The number of queues is limited by `take_some`. The second list contains the log offset of the entry
+        at each of these queue offsets, as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -383,7 +410,7 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return the recorded first offsets of queues that begin at a higher offset, for a snapshot."""
+        """Return the recorded first offset of each queue that begins at a higher offset, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
@@ -395,15 +422,15 @@ class Dispatch:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether any file has no needed entries."""
+        """True if any file contains only entries that are no longer needed."""
         return any(self._queues[key].has_unneeded for key in self._risen)
 
     def take_unneeded(self) -> list[str]:
-        """Return the paths of the files without needed entries, for a worker to delete.
+        """Return the paths of the files that contain only unneeded entries, so that a worker can delete them.
 
-        The caller passes the deleted files to `deleted`, and all other files are returned again. Tails that
-        begin in a returned file are written first. Raise `SyncFailed` if the sync of a folder with other
-        files than queues failed.
+        The caller must pass the deleted files to `deleted`. Files that were not deleted are returned by the
+        next call. If a tail begins in a returned file, the tail is written first. Raise `SyncFailed` if
+        syncing a folder that also contains other files fails.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -413,14 +440,14 @@ class Dispatch:
                 self._frozen.before_change(key)
                 self._unsynced |= dict.fromkeys(queue.write_what_goes())
                 self._tails.look(queue)
-                # A write in progress would create the file again.
+                # A file that is being written is skipped, because the write would create it again.
                 paths += [one for one in queue.unneeded() if one not in under_way]
             if not queue.may_be_unneeded:
                 del self._risen[key]
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Process the deletion of files that `take_unneeded` has returned."""
+        """Update the queues after files returned by `take_unneeded` have been deleted."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -434,19 +461,20 @@ class Dispatch:
             self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
-        """Return the paths of the files written since the last call, for a checkpoint to sync."""
+        """Return the paths of the files that were written after the last call, for a checkpoint to sync."""
         paths, self._unsynced = [*self._unsynced], {}
         return paths
 
     def not_synced(self, paths: Iterable[str]) -> None:
-        """Return the paths of a failed checkpoint, so that the next checkpoint syncs the files."""
+        """Take back the paths of a failed checkpoint, so that the next checkpoint syncs the files."""
         self._unsynced |= dict.fromkeys(paths)
 
     def doubt(self, failed: Mapping[str, OSError]) -> None:
-        """Process the files that a checkpoint could not write or sync.
+        """Register the files that a checkpoint could not write or sync.
 
-        After a failed sync, writes to the file may be lost even if the next sync succeeds. The mark is
-        deleted immediately. Some files are processed immediately, and the others by `doubt_on`.
+        After a failed sync, data written to the file may be lost even if the next sync succeeds. The marker
+        file is deleted immediately. Some of the files are processed immediately, and the rest are processed
+        by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -456,11 +484,14 @@ class Dispatch:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether `doubt_on` has further failed files to process."""
+        """True if there are failed files that `doubt_on` has not processed yet."""
         return bool(self._to_doubt)
 
     def doubt_on(self) -> None:
-        """Process some failed files: report the files, and mark them as untrusted for later processes."""
+        """Process a batch of failed files.
+
+        Each file is reported, and is marked as untrusted for later processes.
+        """
         some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
         if len(some) < _DOUBTED_AT_ONCE:
             self._to_doubt.clear()
@@ -477,7 +508,7 @@ class Dispatch:
             )
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Return the rows of queues with entries for a snapshot (`queue.kept`)."""
+        """Return the rows of all queues that have entries, for a snapshot (`queue.kept`)."""
         while self.has_doubts:  # A snapshot must include all failed files.
             self.doubt_on()
         self._frozen.take_all()
@@ -485,14 +516,18 @@ class Dispatch:
         return self._frozen
 
     def wants_mark(self) -> bool:
-        """Return whether a checkpoint must write the mark, because the files have no mark and no damage.
+        """Return whether a checkpoint must write the marker file.
 
-        A mark that no longer exists was deleted because of damage, perhaps since the checkpoint began.
+        This is the case if the files are undamaged and have no marker file yet. If the marker file no longer
+        exists, it was deleted because of damage, possibly after the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
     def may_be_marked(self) -> None:
-        """Process a checkpoint's attempt to write the mark, which may exist despite new damage."""
+        """Record that a checkpoint has tried to write the marker file.
+
+        The file may exist even if new damage has been found.
+        """
         self._is_unmarked = False
         if self._is_damaged:
             self._delete_mark()
@@ -504,14 +539,14 @@ class Dispatch:
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
-        """Adopt the queues of an earlier process, or return False if the files are not valid.
+        """Restore queues from a snapshot of an earlier process, or return False if the files are not valid.
 
-        After a power failure during a rebuild, files may have holes, and other files may be damaged. In this
-        case, the mark is missing, or contains another snapshot. `frozen` is None in the first snapshot of an
-        import, which is written before the first queue exists. In this case, existing queues were created by
-        a recovery that did not write its own snapshot. Only the files of `read_topics`, which recovery reads,
-        are verified. `recorded` contains the queues of the snapshot that begin at a higher offset than their
-        recorded first offset.
+        If the power fails during a rebuild, files may contain holes, and other files may be damaged. In this
+        case, the marker file is missing or identifies a different snapshot. `frozen` is None for the first
+        snapshot of an import, which is written before the first queue exists. In this case, any existing
+        queues were created by a recovery that did not write a snapshot of its own. Only the files of the
+        topics in `read_topics` are verified, because recovery reads these files. `recorded` contains the
+        recorded first offsets of the queues that begin at a higher offset.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -529,7 +564,7 @@ class Dispatch:
         read = (queue for key, queue in self._queues.items() if key[0] in read_topics)
         if not all(
             queue.is_sound(may_be_cut=True) for queue in read
-        ):  # The record of the cut is replayed later.
+        ):  # The retention record is replayed later.
             self.drop()
             return False
         for topic, queue_id, offset in recorded:
@@ -537,9 +572,9 @@ class Dispatch:
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
-        """Return whether the folder of every topic exists, which is the only check of files at startup.
+        """Return whether the folder of every topic exists. This is the only check of the files at startup.
 
-        Return False if the disk cannot list the folder of the queues, because all queues can be rebuilt.
+        Return False if the folder of the queues cannot be listed, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
@@ -556,10 +591,11 @@ class Dispatch:
         recorded: Iterable[tuple[str, int, int]] = (),
         firsts: Mapping[tuple[str, int], int] = NO_FIRSTS,
     ) -> None:
-        """Extend rebuilt queues to their former ends, with gaps for the last records that the log lacks.
+        """Extend rebuilt queues to their former ends.
 
-        A queue without records in the log consists of a gap from its offset in `firsts` on, by (topic, queue
-        id), or begins at its end. `recorded` is the same as for `adopt`.
+        The last records that are missing from the log are replaced by gaps. A queue without records in the
+        log consists of a gap that begins at its offset in `firsts`. If `firsts` has no offset for the queue,
+        the queue begins at its end. `recorded` has the same meaning as in `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -579,7 +615,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten(1)):  # `take_unneeded` has written the entries meanwhile.
+        if not (writes := queue.unwritten(1)):  # `take_unneeded` has already written the entries.
             return
         path = writes[0].path
         why = error.strerror or error
@@ -590,7 +626,10 @@ class Dispatch:
         )
 
     def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
-        """Report a file that could not be created. The mark is kept, because other files are not affected."""
+        """Report that a file could not be created.
+
+        The marker file is kept, because other files are not affected.
+        """
         for one in queue.unwritten(1):
             what = (
                 f"{one.path} cannot be made ({error.strerror or error}), though the disk has room for bytes: "
@@ -600,7 +639,10 @@ class Dispatch:
             self._tell_damaged(one.path, what)
 
     def _let_go(self) -> None:
-        """Drop refused tails that are too long, while no write is in progress."""
+        """Drop unwritable tails that have grown too long.
+
+        This method must not be called while a write is in progress.
+        """
         for queue in self._tails.to_let_go():
             self._frozen.before_change(queue.key)
             for path in queue.let_go():
@@ -613,11 +655,11 @@ class Dispatch:
         self._tell_damaged(path, what)
 
     def unmark_again(self) -> None:
-        """Try again to delete a mark whose deletion failed.
+        """Retry the deletion of the marker file after a failure.
 
-        The caller must call `unmark_again` every few seconds. An attempt may block the event loop for the
-        timeout of the device. Therefore an attempt is made at the 1st, 2nd, 4th, 8th call and so on up to the
-        64th call, and then at every 64th call.
+        The caller must call `unmark_again` every few seconds. An attempt may block the event loop until the
+        device times out. Therefore, an attempt is made only at the 1st, 2nd, 4th, 8th, 16th, 32nd and 64th
+        call, and then at every 64th call.
         """
         if self._unmark_calls is not None:
             self._unmark_calls += 1
@@ -625,18 +667,20 @@ class Dispatch:
                 self._delete_mark()
 
     def _unmark(self) -> None:
-        """Delete the mark once, because a deletion syncs the folder of the store even without a mark.
+        """Delete the marker file once.
 
-        After a failure, only `unmark_again` tries again, even if further files are damaged.
+        Later calls do nothing, because each deletion syncs the folder of the store even if there is no marker
+        file. After a failure, only `unmark_again` retries the deletion, even if damage is found in other
+        files.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
 
     def _delete_mark(self) -> None:
-        """Delete the mark, and report the first failure."""
+        """Delete the marker file, and report the first failure."""
         try:
             self._disk.delete(QUEUES_WHOLE)
-        except OSError as error:  # No checkpoint writes the mark again.
+        except OSError as error:  # No checkpoint writes the marker file again.
             if self._unmark_calls is None:
                 self._unmark_calls = 0
                 self._tell_damaged(QUEUES_WHOLE, _not_unmarked(error))
@@ -644,7 +688,10 @@ class Dispatch:
             self._is_unmarked, self._unmark_calls = True, None
 
     def drop(self) -> None:
-        """Delete all queues, which can be rebuilt from the log, or raise OSError as `delete_files` does."""
+        """Delete all queues, which can be rebuilt from the log.
+
+        Raise OSError under the same conditions as `delete_files`.
+        """
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
         self._tails.clear()
@@ -659,10 +706,11 @@ class Dispatch:
 
 
 def delete_files(disk: Disk) -> None:
-    """Delete the mark and then the files of all queues, which can be rebuilt.
+    """Delete the marker file, and then delete the files of all queues, which can be rebuilt.
 
-    If a file cannot be deleted (owned by another user, immutable, in a bad sector), its folder is renamed and
-    is no longer read. Raise OSError if the rename also fails, or if the mark cannot be deleted.
+    If a file cannot be deleted because it is immutable, is owned by another user, or is in a bad sector, the
+    folder is renamed and is no longer read. Raise OSError if renaming also fails, or if the marker file
+    cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -675,7 +723,7 @@ def delete_files(disk: Disk) -> None:
 
 
 def _put_aside(disk: Disk, why: OSError) -> None:
-    """Rename the folder of all queues, because a file cannot be deleted, or raise OSError."""
+    """Rename the folder of all queues after the deletion of a file has failed, or raise OSError."""
     try:
         put_aside(disk, CONSUMEQUEUE, QUEUES_ASIDE)
     except SyncFailed:
@@ -689,14 +737,14 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the content of the mark for files that were created with the snapshot at a log offset."""
+    """Return the content of the marker file for files that were created with the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
-    """Return whether the files on disk are valid and were created with the snapshot at a log offset.
+    """Return whether the queue files on disk are valid and were created with the snapshot at a log offset.
 
-    An unreadable mark counts as missing, because all files that it covers can be rebuilt.
+    An unreadable marker file is treated as missing, because all queue files can be rebuilt.
     """
     try:
         is_there = disk.size(QUEUES_WHOLE) >= 0
@@ -708,7 +756,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
 
 
 def mark(disk: Disk, made_at: int) -> None:
-    """Write the mark, by which recovery trusts the synced files, or raise OSError."""
+    """Write the marker file, which makes recovery trust the synced queue files, or raise OSError."""
     disk.delete(QUEUES_WHOLE)
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
@@ -716,7 +764,7 @@ def mark(disk: Disk, made_at: int) -> None:
 
 
 def _not_unmarked(error: OSError) -> str:
-    """Return the message about a mark that could not be deleted."""
+    """Return the message about a marker file that could not be deleted."""
     return (
         f"{QUEUES_WHOLE} cannot be deleted durably ({error.strerror or error}): it marks queue files as "
         "whole of which some are damaged, and a start that finds it does not make them anew. The deletion is "
@@ -725,15 +773,18 @@ def _not_unmarked(error: OSError) -> str:
 
 
 def is_of_file(path: str, error: OSError) -> bool:
-    """Return whether a failure concerns only the written file, which can be rebuilt.
+    """Return whether a failure affects only the file being written, which can be rebuilt.
 
-    Failures because of free disk space, of the process, or of another file do not count.
+    The result is False if the disk is full, or if the failure was caused by the process or by another file.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
 
 def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
-    """Return whether a file could not be created despite free space, for example for lack of an inode."""
+    """Return whether a file could not be created although the disk is not full.
+
+    An example is a disk that has no free inodes.
+    """
     if error.errno not in NO_ROOM:
         return False
     with suppress(OSError):
@@ -744,15 +795,17 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 def is_of_sync(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    The failed sync of a folder is attributed to the file in the folder, whose name may be lost.
+    If syncing a folder fails, the failure is attributed to the file in the folder, whose directory entry may
+    be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield (topic, queue id) and the first offset of queues in a snapshot whose first records were not cut.
+    """Yield (topic, queue ID) and the first offset of each queue whose first records were not removed.
 
-    The log may no longer contain the first records of other queues.
+    The queues are taken from a snapshot, and the records are those that retention has not removed. For all
+    other queues, the first records may no longer be in the log.
     """
     for one in stored_queues(frozen):
         if log_first_offset == 0 or one.begins_at >= log_first_offset:
@@ -760,16 +813,16 @@ def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files in the rows of a snapshot (`Dispatch.freeze`).
+    """Yield a tuple (path, length in bytes, CRC-32) for each file in the rows of a snapshot.
 
-    The oldest files may have been deleted since the snapshot.
+    The oldest files may have been deleted after the snapshot was taken.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)
 
 
 def entries_of(record: Record, record_bytes: int) -> bytes:
-    """Return the encoded queue entries of a record, with one entry per message of an inner batch."""
+    """Return the encoded queue entries of a record. An inner batch has one entry for each message."""
     first = record.queue_offset
     if not record.sys_flag & INNER_BATCH:
         return encode(entry_of(record, record_bytes, first))
@@ -778,7 +831,7 @@ def entries_of(record: Record, record_bytes: int) -> bytes:
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
-    """Return the entry of a record at `queue_offset`, or a gap if its message is unreadable."""
+    """Return the entry of a record at `queue_offset`, or a gap if the message is unreadable."""
     try:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:

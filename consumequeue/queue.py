@@ -1,26 +1,31 @@
-"""The index of one queue of one topic. Entry n, at byte 20 n, locates the record with queue offset n.
+"""The index of a single queue of a topic.
+
+Entry n, which begins at byte 20 n, contains the location of the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
 
-The index is a pure function of the log, in files with the format of RocketMQ's `ConsumeQueue`, and is rebuilt
-if it is deleted. New entries are in the tail, which is read from memory, until a worker has written the
-entries (`consumequeue.dispatch`). A snapshot contains the tail and a CRC per file, because entries have no
-CRC.
+The index depends only on the log, and is rebuilt if it is deleted. The files have the format of
+`ConsumeQueue` files in RocketMQ. New entries are added to the tail, which is kept in memory until a worker
+has written the entries to a file (`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each
+file, because the entries themselves have no CRC.
 
 Rules:
-- No file is opened at startup. The bytes of a file after `written_count` are invalid and are overwritten.
-- Every read of a file is verified, block by block, with the CRCs of the written bytes. Therefore only written
-  entries are returned, and no message is skipped because of a damaged entry. The first read in a process
-  reads the whole file, because a snapshot has one CRC per file, and computes the CRCs of the blocks.
-- A file that differs, is too short, or cannot be read is damaged. Damage to a queue file does not stop the
-  broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
-  Reads of its entries fail until the next startup rebuilds the queues.
+- No file is opened at startup. Bytes beyond `written_count` are invalid and are overwritten later.
+- Every read of a file is verified block by block against the CRCs of the written bytes. Therefore, only
+  entries that were written are returned, and no message is skipped because of a damaged entry. The first read
+  of a file in each process reads the whole file and computes the CRCs of the blocks, because a snapshot
+  contains only one CRC for each file.
+- A file is considered damaged if it does not match its CRC, is too short, or cannot be read. A damaged queue
+  file does not stop the broker, because the queues can be rebuilt. The damage is reported once, and the file
+  is not read again. Attempts to read entries from the file fail until the queues are rebuilt at the next
+  startup.
 
-Cost: an entry has 20 bytes. The first read of a file reads up to 6 MB, a later read one or two blocks of
-2,560 bytes, and a search by log offset takes about 20 reads. A queue takes 500 bytes of memory, including one
-entry and the references in `Dispatch`, and up to 9 KB of block CRCs per file that is read. Weak spots: damage
-on disk is detected at the first read of a file, not at startup. On a full disk, tails grow without a limit.
+Cost: An entry occupies 20 bytes. The first read of a file reads up to 6 MB, and each later read reads one or
+two blocks of 2,560 bytes. A search by log offset requires about 20 reads. A queue uses 500 bytes of memory,
+including one entry and the references in `Dispatch`, plus up to 9 KB of block CRCs for each file that has
+been read. Weak spots: Damage on disk is detected at the first read of a file, not at startup. If the disk is
+full, tails grow without limit.
 """
 
 from __future__ import annotations
@@ -57,26 +62,26 @@ _ADVICE: Final = "The queues are made anew from the log at the next start: resta
 
 
 FoundDamaged = Callable[[str, str], None]
-"""A function that is called with the path of a damaged file and a message about the damage."""
+"""A function that is called with the path of a damaged file and a message that describes the damage."""
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Ignore damage, for tools that verify the files."""
+    """Do nothing. This function is passed by tools that verify the files."""
 
 
 def is_of_others(error: OSError) -> bool:
-    """Return whether a failed open was not caused by the file.
+    """Return whether opening a file failed for a reason unrelated to the file.
 
-    Examples of other causes are a lack of descriptors in the process, and a failed sync of a folder.
+    Examples are a shortage of file descriptors in the process and a failed sync of a folder.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_of_folder(path: str, error: OSError) -> bool:
-    """Return whether a failure is the failed sync of a queue folder that contains a file.
+    """Return whether a failure was caused by syncing the queue folder that contains a file.
 
-    After a failed sync of the folder, the name of the file may be lost, like the bytes of a file after a
-    failed sync of the file.
+    If syncing the folder fails, the directory entry of the file may be lost, just as the content of a file
+    may be lost if syncing the file fails.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -84,7 +89,7 @@ def is_of_folder(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """The entries to write to a file of a queue, from byte `position` on."""
+    """Entries to be written to a queue file, starting at byte `position`."""
 
     path: str
     position: int
@@ -92,7 +97,7 @@ class QueueWrite(NamedTuple):
 
 
 class TakenQueue(NamedTuple):
-    """The state of a queue at one moment, which `kept` converts to the row of a snapshot."""
+    """The state of a queue at a point in time, which `kept` converts to a row of a snapshot."""
 
     written_count: int
     crcs: dict[int, int]
@@ -102,7 +107,7 @@ class TakenQueue(NamedTuple):
 
 
 class _Blocks:
-    """The CRC-32 of each block of the first `length` bytes of a file."""
+    """The CRC-32 of each block in the first `length` bytes of a file."""
 
     __slots__ = ("_crcs", "length")
 
@@ -112,7 +117,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Add bytes that were appended to the file."""
+        """Add the bytes that were appended to the file."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -124,12 +129,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return the range of the blocks that contain the given bytes."""
+        """Return the range of blocks that contain the given bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether the bytes of whole blocks, from byte `begin` of the file on, match the CRCs."""
+        """Return whether the bytes of whole blocks, starting at byte `begin` of the file, match the CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -145,7 +150,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of queue `queue_id` of `topic`, whose files have `written_count` entries."""
+    """The index of queue `queue_id` of `topic`. Its files contain `written_count` entries."""
 
     __slots__ = (
         "_begins_at",
@@ -178,28 +183,33 @@ class ConsumeQueue:
         self._tail = bytearray()
         self._written_count = written_count
         self._crcs = _NO_FILES
-        """The CRC of each file, by first byte, in a dictionary that checkpoints share and that never changes.
+        """The CRC of each file, keyed by the first byte of the file. The dictionary is shared with
+        checkpoints and is never modified.
         """
         self._doubted = _NO_DOUBT
-        """The first bytes of files whose sync has failed, which later processes must not trust."""
+        """The first bytes of the files that could not be synced. Later processes must not trust these
+        files."""
         self._damaged = _NO_DAMAGE
-        """The descriptions of damaged files, by first byte. The dictionary is replaced, never changed."""
+        """The descriptions of damaged files, keyed by the first byte of each file. The dictionary is replaced
+        instead of being modified."""
         self._blocks = _NO_BLOCKS
-        """The blocks of files that were read, by first byte, which are extended in place. """
+        """The blocks of the files that have been read, keyed by the first byte of each file. The blocks are
+        extended in place."""
         self.min_offset = 0
         self._begins_at = UNKNOWN
-        # The entries are stored as bytes, because reads of many queues would leave too many objects for one
-        # collection of Python's garbage collector.
+        # The entries are stored as bytes, because reading many queues would otherwise create too many objects
+        # for the Python garbage collector.
         self._read_ahead = b""
         self._read_ahead_from = 0
         self.compared_bytes = 0
-        """The total size of the files that were read as a whole, a measure of the delay of the event loop."""
+        """The total size in bytes of the files that were read as a whole, which is a measure of how long the
+        event loop was blocked."""
         self.noted_bytes = 0
-        """The size of the tail at its last check by `consumequeue.tails`."""
+        """The size of the tail in bytes when `consumequeue.tails` last checked it."""
 
     @property
     def tail_bytes(self) -> int:
-        """The size in bytes of the entries that are only in memory."""
+        """The size in bytes of the entries that exist only in memory."""
         return len(self._tail)
 
     @property
@@ -208,11 +218,11 @@ class ConsumeQueue:
         return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Add an entry at its queue offset, after a gap for missing offsets."""
+        """Add an entry at its queue offset, filling any missing offsets with a gap."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> int:
-        """Add contiguous entries from `queue_offset` on, after a gap for missing offsets.
+        """Add contiguous entries starting at `queue_offset`, filling any missing offsets with a gap.
 
         Return the size of the tail in bytes.
         """
@@ -230,7 +240,10 @@ class ConsumeQueue:
         return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
-        """Return an entry below `end_offset`, reading ahead entries that may be needed soon."""
+        """Return the entry at an offset below `end_offset`.
+
+        Entries that are likely to be read next are read ahead.
+        """
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         if not 0 <= at < len(self._read_ahead):
@@ -239,29 +252,36 @@ class ConsumeQueue:
         return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, limited to entries that are read ahead."""
+        """Return up to `count` entries starting at `queue_offset`.
+
+        Only entries that are already read ahead are returned.
+        """
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, at most to the end of a file.
+        """Return up to `count` entries starting at `queue_offset`, but do not read beyond the end of a file.
 
-        The entries of a gap have `record_bytes` 0.
+        The entries of a gap have a `record_bytes` value of 0.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return the entries of `get` as an array of `entry.ENTRY`, which is empty for a deleted file."""
+        """Return the entries that `get` would return as an array of `entry.ENTRY`.
+
+        The array is empty if the file was deleted.
+        """
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `tags_codes`.
+        """Return the first of `count` offsets, starting at `queue_offset`, whose tag hash is in `tags_codes`.
 
-        A gap counts as a match, because the tags of lost messages are unknown. `tags_codes` are ascending.
-        Without a match, return the offset after the examined entries, at least one of which is examined.
+        A gap counts as a match, because the tags of lost messages are unknown. `tags_codes` must be in
+        ascending order. If no entry matches, return the offset after the examined entries. At least one entry
+        is examined.
         """
-        # The blocks grow, so that the cost of a call is proportional to the number of skipped entries.
+        # The block size grows, so that the cost of a call is proportional to the number of skipped entries.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
@@ -273,12 +293,14 @@ class ConsumeQueue:
                 return at
 
     def gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap that contains `queue_offset`, or the end of a bounded search.
+        """Return the end of the gap that contains `queue_offset`, or the offset at which the search stopped.
 
-        Adjacent gaps from several damaged ranges are separate gaps, because the entries of each gap contain
-        the offset of the record after its own damage.
+        The search covers a limited number of entries. Adjacent gaps from different damaged ranges are
+        separate gaps, because the entries of each gap contain the offset of the record that follows its own
+        range.
         """
-        # The blocks grow as in `next_match`, because a queue may have many gaps, most of which are short.
+        # The block size grows as in `next_match`, because a queue may have many gaps, most of which are
+        # short.
         at, block, place = queue_offset, _MATCHED_AT_FIRST, None
         while at < queue_offset + _GAP_AT_ONCE:
             rows = self.rows(at, min(block, queue_offset + _GAP_AT_ONCE - at))
@@ -296,28 +318,30 @@ class ConsumeQueue:
         return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap, of any length, that contains `queue_offset`, with about 20 reads.
+        """Return the end of the gap that contains `queue_offset`, regardless of the length of the gap.
 
-        The record after the gap must not be an inner batch. Raise `StoreDamaged` if a file is damaged.
+        The search requires about 20 reads. The record that follows the gap must not be an inner batch. Raise
+        `StoreDamaged` if a file is damaged.
         """
         end = self._search(self._physical_offset(queue_offset) + 1)
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return the log offset of the entry before the gap that contains `queue_offset`.
+        """Return the log offset of the entry that precedes the gap containing `queue_offset`.
 
-        Return -1 at the start of the queue. For an entry of another gap, return one less than the offset of
-        the record after that gap. Raise `StoreDamaged` if a file is damaged.
+        Return -1 if the gap is at the start of the queue. If the preceding entry belongs to another gap,
+        return the offset of the record that follows that gap, minus 1. Raise `StoreDamaged` if a file is
+        damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
         return self._physical_offset(first - 1) if first > self.min_offset else -1
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return the bytes of up to `count` entries from `queue_offset` on, at most to the end of a file.
+        """Return the encoded bytes of up to `count` entries starting at `queue_offset`.
 
-        Return b"" below `min_offset` if the file is not needed. Raise `StoreDamaged` if a needed file is
-        missing or too short.
+        The read does not extend beyond the end of a file. Return b"" if the file is not needed because its
+        entries are below `min_offset`. Raise `StoreDamaged` if a file that is needed is missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
@@ -333,11 +357,11 @@ class ConsumeQueue:
         else:
             assert queue_offset < self.min_offset, f"{self._folder}: no file has offset {queue_offset}"
             found = b""
-        # A read ends at the end of its file, and a later read returns the tail.
+        # A read stops at the end of a file, and the entries of the tail are returned by a later read.
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return verified bytes of a file, or raise `StoreDamaged` with the queue offset."""
+        """Return verified bytes from a file, or raise `StoreDamaged` with the queue offset."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -352,7 +376,10 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes of a file, or report and raise `StoreDamaged` if the disk cannot read the bytes."""
+        """Return bytes from a file.
+
+        If the disk cannot read them, report the damage and raise `StoreDamaged`.
+        """
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -363,13 +390,13 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report a damaged file, and return the error for the reader."""
+        """Record and report that a file is damaged, and return the exception for the reader."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
-        """Return the bytes of a whole file, or raise `StoreDamaged` if they do not match the CRC."""
+        """Return the content of a whole file, or raise `StoreDamaged` if it does not match the CRC."""
         self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
@@ -385,7 +412,7 @@ class ConsumeQueue:
         return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
 
     def _matches(self, first_byte: int, crc: int) -> bool:
-        """Return whether a file is long enough and its valid entries match its CRC."""
+        """Return whether a file has the required length and its valid entries match the CRC."""
         length = self._length(first_byte)
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
@@ -396,14 +423,14 @@ class ConsumeQueue:
         return len(stored) == length and zlib.crc32(stored) == crc
 
     def _length(self, first_byte: int) -> int:
-        """Return the number of bytes of valid entries in a file."""
+        """Return the number of bytes occupied by valid entries in a file."""
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
-        """Return whether all files with entries from `min_offset` on are undamaged.
+        """Return whether all files with entries at or above `min_offset` are undamaged.
 
-        If `may_be_cut` is true, the oldest files may be missing, because a cut that is replayed later may
-        have deleted the files.
+        If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted them and
+        the retention record is replayed later.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -417,7 +444,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of the queue begins at a log offset, with about 20 reads."""
+        """Return whether a record of the queue begins at a log offset. The search requires about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -425,10 +452,10 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the tail to the files, without a sync, and return the paths.
+        """Write the tail to the files without syncing them, and return the paths of the files.
 
-        No sync is needed, because the files can be rebuilt. Raise OSError if the disk is full. Unwritten
-        entries stay in the tail and can be read.
+        No sync is needed, because the files can be rebuilt. Raise OSError if the disk is full. Entries that
+        could not be written stay in the tail and can still be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -437,7 +464,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Drop written entries from the tail, unless the entries were dropped before."""
+        """Drop written entries from the tail, unless they have already been dropped."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -451,16 +478,16 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def doubt(self, path: str) -> None:
-        """Mark a file as untrusted for later processes, because writes may be lost after `SyncFailed`.
+        """Mark a file as untrusted for later processes, because written data may be lost after `SyncFailed`.
 
-        The current process continues to read the file while the disk returns the written bytes.
+        The current process continues to read the file as long as the disk returns the written bytes.
         """
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
-        """Drop the tail, whose entries are in no file, and return the paths of the files.
+        """Drop the tail, whose entries have not been written to any file, and return the paths of the files.
 
-        The CRCs of the files are updated as if the entries had been written. Therefore a read of the files
+        The CRCs of the files are updated as if the entries had been written. Therefore, reading the files
         raises `StoreDamaged` until the next startup.
         """
         writes = self.unwritten()
@@ -472,16 +499,17 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return writes for up to `count_max` entries of the tail, which stay in the tail."""
+        """Return the file writes for up to `count_max` entries of the tail. The entries stay in the tail."""
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
             QueueWrite(self._path(at), inside, part) for at, inside, part in _parts(self._written_count, some)
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Remove the entries from `queue_offset` on, the offset of the next entry, or raise OSError.
+        """Remove all entries starting at `queue_offset`, which becomes the end of the queue, or raise
+        OSError.
 
-        Return the paths of files that may have unsynced changes.
+        Return the paths of the files that may have unsynced changes.
         """
         paths = self.write()
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
@@ -495,23 +523,23 @@ class ConsumeQueue:
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
-        kept_bytes = 0 if crc is None else end - last  # A file that was not read begins with a hole.
+        kept_bytes = 0 if crc is None else end - last  # A file that has not been read begins with a hole.
         if self._disk.size(self._path(last)) > kept_bytes:
             self._disk.truncate(self._path(last), kept_bytes)
         self._forget({at for at in self._crcs if at >= last})
         if crc is not None:
             self._crcs = self._crcs | {last: crc}
-            if what is not None:  # A cut does not repair a damaged file.
+            if what is not None:  # Truncating a damaged file does not repair it.
                 self._damaged = self._damaged | {last: what}
             if is_doubted:
                 self._doubted |= {last}
         return [*paths, self._path(last)]
 
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
-        """Return the CRC of a file truncated to `length` bytes, or a wrong CRC if the file is damaged.
+        """Return the CRC of a file truncated to `length` bytes.
 
-        A file that the disk cannot read is treated as damaged, because the file can be rebuilt and must not
-        prevent a startup.
+        If the file is damaged, return a CRC that does not match. A file that the disk cannot read is treated
+        as damaged, because it can be rebuilt and must not prevent startup.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -525,7 +553,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Return the current state for the row of a snapshot (`kept`), or None if the queue is empty."""
+        """Return the current state for a snapshot row (see `kept`), or None if the queue is empty."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -534,9 +562,9 @@ class ConsumeQueue:
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Extend the queue with gaps up to `queue_offset`, in place of lost records."""
-        # All gaps but the last are a hole of the file, which has no cost. The last gap is written, because
-        # `adopt` needs the last file, which has at least one entry.
+        """Extend the queue to `queue_offset` with gaps that replace lost records."""
+        # All gaps except the last are stored as a hole in the file, which uses no disk space. The last gap is
+        # written, because `adopt` requires the last file to exist with at least one entry.
         if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
@@ -544,16 +572,17 @@ class ConsumeQueue:
             self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
-        """Begin an empty queue at an offset, with a gap up to `lost_until` for records destroyed by damage.
+        """Begin an empty queue at an offset.
 
-        The gap overwrites old bytes in files of an earlier process.
+        The range up to `lost_until` is a gap, because its records were destroyed by damage. The gap
+        overwrites old bytes in files that an earlier process has written.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
         self._tail += entry.encode(Entry(physical_offset, 0, 0)) * (lost_until - queue_offset)
 
     def first_from(self, log_offset: int) -> int:
-        """Return the first queue offset whose record is at or after a log offset.
+        """Return the first queue offset whose record is located at or after a log offset.
 
         If a file is damaged, return the current first offset of the queue.
         """
@@ -565,8 +594,9 @@ class ConsumeQueue:
     def _search(self, log_offset: int) -> int:
         """Return the first queue offset whose record is at or after a log offset, or raise `StoreDamaged`.
 
-        The search does not verify intermediate entries, and therefore reads at most two whole files. The
-        result and the preceding entry are verified, which is sufficient because log offsets ascend.
+        The search does not verify the entries that it passes, and therefore reads at most two whole files.
+        The result and the preceding entry are verified, which is sufficient because log offsets are in
+        ascending order.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -576,11 +606,11 @@ class ConsumeQueue:
         return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def _uncompared_place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, without verifying the entry."""
+        """Return the log offset stored in an entry, without verifying the entry."""
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
-        """Return an entry without verifying the entry and without reading the whole file.
+        """Return an entry without verifying it and without reading the whole file.
 
         The caller must verify the result. Return a gap if the file does not contain the entry. Raise
         `StoreDamaged` if the file cannot be read.
@@ -594,25 +624,34 @@ class ConsumeQueue:
 
     @property
     def knows_begin(self) -> bool:
-        """Whether the log offset in the first entry, which `first_from` stores, is known."""
+        """True if the log offset in the first entry is known. This offset is cached by `first_from`."""
         return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
-        """Return the log offset in the first entry, which is cached, so that cuts read fewer files."""
+        """Return the log offset in the first entry.
+
+        The offset is cached, so that retention needs to read fewer files.
+        """
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
         return self._begins_at
 
     @property
     def unread_bytes(self) -> int:
-        """The total size of the unread files, each of which is read as a whole at the first read."""
+        """The total size in bytes of the files that have not been read yet.
+
+        Each file is read as a whole at the first read.
+        """
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def whole_bytes(self, queue_offset: int) -> int:
-        """Return the size of the file of an entry if a read of the entry would read the whole file, or 0."""
+        """Return the size of the file that contains an entry if reading the entry reads the whole file.
+
+        Otherwise, return 0.
+        """
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
-            return 0  # The entry may have been read from the tail, so that the file is unread.
+            return 0  # The entry may have been read from the tail, in which case the file has not been read.
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
@@ -627,10 +666,10 @@ class ConsumeQueue:
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Raise the first offset of the queue to `min_offset`, at most to the end of the queue.
+        """Raise the first offset of the queue to `min_offset`, but not beyond the end of the queue.
 
-        `begins_at` is the log offset in the entry at `min_offset`, if known (`place`), which saves a later
-        search.
+        If the log offset in the entry at `min_offset` is known (`place`), it is passed as `begins_at` to save
+        a later search.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -639,14 +678,14 @@ class ConsumeQueue:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether all entries of a file that may be deleted are below `min_offset`."""
+        """True if there is a file that may be deleted because all of its entries are below `min_offset`."""
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
     def may_be_unneeded(self) -> bool:
-        """Whether all entries of a file are below `min_offset`, even if the file is the last file.
+        """True if there is a file whose entries are all below `min_offset`, even if it is the last file.
 
-        A result of False remains valid until the first offset of the queue is raised again.
+        If the value is False, it remains False until the first offset of the queue is raised again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
@@ -655,33 +694,35 @@ class ConsumeQueue:
     def _needed_from(self) -> int:
         """The first byte of the first file that must be kept.
 
-        The file of the last entry is always kept, because its CRC is updated with new entries.
+        The file that contains the last entry is always kept, because its CRC is updated when entries are
+        added.
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def unneeded(self) -> list[str]:
-        """Return the paths of the files to delete, in which all entries are below `min_offset`.
+        """Return the paths of the files to delete. All entries in these files are below `min_offset`.
 
-        The returned files are no longer read. A file that the tail continues is kept, because a write of the
-        tail would create the file again.
+        The returned files are no longer read. If the tail continues a file, the file is kept, because writing
+        the tail would create the file again.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Remove the state of deleted files that `unneeded` has returned."""
+        """Remove the state of files that were returned by `unneeded` and have been deleted."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
-        # `_needed_from` is not used, because after a cut the last entry may be in a deleted file.
+        # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
+        # truncated.
         assert all(at + _FILE_BYTES <= self.min_offset * ENTRY_BYTES for at in first_bytes), (
             f"{self._folder}: a file with entries that are needed is gone"
         )
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:
-        """Write the tail, as far as possible, if it begins in a file that will be deleted.
+        """If the tail begins in a file that will be deleted, write as much of the tail as possible.
 
-        Return the paths of the written files. Raise `SyncFailed` for a folder with other files, because the
-        operating system reports the failure only once.
+        Return the paths of the written files. Raise `SyncFailed` if a folder that also contains other files
+        cannot be synced, because the operating system reports the failure only once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []
@@ -698,14 +739,14 @@ class ConsumeQueue:
         return paths
 
     def _forget(self, first_bytes: Set[int]) -> None:
-        """Remove the state of files that were deleted or changed."""
+        """Remove the state of files that were deleted or modified."""
         self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
         self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
         self._doubted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
-        """Adopt the state of a snapshot of an earlier process, without reading any file."""
+        """Restore the state of an earlier process from a snapshot, without reading any file."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
         self._tail += tail
@@ -713,13 +754,13 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log, with gaps at the start of the file."""
+        """Begin a queue whose first records are no longer in the log. The file starts with gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, or raise `StoreDamaged` if its file is damaged."""
+        """Return the log offset in an entry, or raise `StoreDamaged` if the file is damaged."""
         (found,) = self.get(queue_offset, 1)
         return _place_of(found)
 
@@ -737,21 +778,21 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 def kept(taken: TakenQueue) -> Row:
     """Return the row of a queue for a snapshot. The function is thread-safe.
 
-    The row consists of the number of entries in files, (first byte, CRC-32) of each file, the first offset,
-    the tail in base64, and the log offset in the first entry, or `UNKNOWN`.
+    The row contains the number of entries in files, a tuple (first byte, CRC-32) for each file, and the first
+    offset. It also contains the tail in base64 and the log offset in the first entry, or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of a file up to byte `inside`. A missing file counts as a hole."""
+    """Return the CRC of the part of a file before byte `inside`. A missing file is treated as a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue in the row of a snapshot."""
+    """A queue as stored in a row of a snapshot."""
 
     topic: str
     queue_id: int
@@ -763,7 +804,7 @@ class StoredQueue(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether entries from `min_offset` on are in files."""
+        """True if any entries at or above `min_offset` are stored in files."""
         return self.written_count > self.min_offset
 
     @property
@@ -773,9 +814,10 @@ class StoredQueue(NamedTuple):
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues in the rows of a snapshot, or no queues for None.
+    """Yield the queues stored in the rows of a snapshot. None yields no queues.
 
-    Topics are interned, because each JSON row has its own string, and the process needs one string per topic.
+    Topic names are interned, because parsing JSON creates a separate string for each row, and the process
+    needs only one string for each topic.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -784,22 +826,26 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return the log offset in an entry, for searches.
+    """Return the log offset in an entry, for use in searches.
 
-    The entries of a gap contain the offset of the record after the gap. In a search, the gap must be before
-    this record, so the result is one byte less.
+    The entries of a gap contain the offset of the record that follows the gap. A search must place the gap
+    before this record, so the result is that offset minus 1.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the writes for the tail of a taken queue (topic, queue id). The function is thread-safe."""
+    """Yield the file writes for the tail of a queue (topic, queue ID) whose state was taken.
+
+    The function is thread-safe.
+    """
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the parts of a tail by file: the first byte of the file, the position in it, and the entries."""
+    """Yield the parts of a tail by file: the first byte of the file, the position in the file, and the
+    entries."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -809,16 +855,19 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return which codes are in the ascending `wanted` codes, in 12 steps per code for 2,048 wanted codes."""
+    """Return an array that shows which codes are in `wanted`, which must be in ascending order.
+
+    With 2,048 wanted codes, each code requires 12 steps.
+    """
     at = np.searchsorted(wanted, codes)
     found: Flags = wanted[np.minimum(at, len(wanted) - 1)] == codes
     return found
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files with the entries of a queue.
+    """Yield a tuple (path, length in bytes, CRC-32) for each file that contains entries of a queue.
 
-    The last file is always included, because its CRC is updated with new entries.
+    The last file is always included, because its CRC is updated when entries are added.
     """
     last = max((first_byte for first_byte, _ in stored.crcs), default=0)
     for first_byte, crc in stored.crcs:

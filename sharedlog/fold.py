@@ -1,15 +1,15 @@
-"""The state machine that each reader of the shared log runs, including the leader.
+"""Implements the state machine that every reader of the shared log runs, including the leader.
 
-A reader applies the records of the log in order. Each record changes the right to write, extends the history,
-or is ignored. Readers do not communicate with each other. All readers that have applied the log up to the
-same record have the same state.
+A reader applies the records of the log in order. Each record either changes the right to write, extends the
+history, or is ignored. Readers do not need to communicate with each other. Readers that have applied the log
+up to the same record are in the same state.
 
     right to write    belongs to the holder of the newest EPOCH. Later records of other writers are dead
     acceptance        applies to BYTES of that holder, in order. A flush is accepted when its last record has
                       been read
-    halt              caused by a record that no legitimate writer can have appended after the records read.
-                      The engine has lost, duplicated or changed a record, or has merged two histories. The
-                      fold does not try to determine which record is correct
+    halt              is caused by a record that no legitimate writer can have appended after the records read
+                      so far. In this case, the engine has lost, duplicated, or changed a record, or has
+                      merged two histories. The fold does not try to determine which record is correct
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
@@ -34,19 +34,20 @@ same record have the same state.
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
-At most `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSITIONS_MAX` positions are
-stored in a checkpoint. No engine retries an append for long enough to add a record with an older position.
+Up to `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSITIONS_MAX` positions are stored
+in each checkpoint. Older positions are not needed, because no engine retries an append for such a long time.
 
-When an engine returns two records with the same offset, the second record is skipped if its CRC-32 is equal,
-and halts the fold if its CRC-32 differs. A record with a lower offset than the last record halts the fold.
+If an engine returns two records with the same offset, the second record is skipped if it has the same CRC-32.
+Otherwise, it halts the fold. A record whose offset is lower than that of the previous record halts the fold.
 
-Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
-and halts the fold at the fourth CRC mismatch. After a halt, the fold accepts no further records.
+Foreign records are skipped and counted. If a record of this cluster does not match its CRC, it is read again.
+The fourth mismatch halts the fold. After a halt, the fold does not accept any further records.
 
-Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time for each record. Memory: 1 MB for positions,
-plus the records of an unfinished flush. Weak spot: no reader can distinguish records lost at the end of the
-log from records that were never written. A lost end is detected when the next BEAT is read, or when a
-candidate reads the last record again before it becomes leader.
+Cost: A BLAKE2b hash is computed over all bytes, and each record requires about 5 us of CPU time. Memory: The
+positions use up to 1 MB, and the records of an unfinished flush are kept in memory. Weak spot: No reader can
+distinguish between records that were lost at the end of the log and records that were never written. The loss
+is detected when the next BEAT is read, or when a candidate reads the last record again before becoming the
+leader.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""The fields of the EPOCH that a leader may update with a BEAT."""
+"""The fields of an EPOCH record that the leader can update with a BEAT record."""
 READS_MAX: Final = 4
-"""The number of reads after which a record that does not match its CRC halts the fold."""
+"""The number of failed CRC checks after which a record halts the fold."""
 
 
 class Outcome(Enum):
@@ -102,7 +103,7 @@ _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, 
 
 
 class EpochRelation(Enum):
-    """The relation of a record's epoch and holder to the newest epoch and holder."""
+    """The relation between the epoch and holder of a record and the newest epoch and holder."""
 
     OLDER = "older"
     OURS = "ours"
@@ -112,9 +113,9 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """The outcome of a record.
+    """The result of applying a record.
 
-    For the outcome ACCEPTED, `flush` and `offsets` contain all records of the flush.
+    If the outcome is ACCEPTED, `flush` and `offsets` contain all records of the flush.
     """
 
     outcome: Outcome
@@ -124,14 +125,17 @@ class Step(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the history, given by a CommitLog offset and the chain at this offset."""
+    """A position in the history, which consists of a CommitLog offset and the chain at this offset."""
 
     end: int
     chain: int
 
 
 class FlushStart(NamedTuple):
-    """The state before the last accepted flush. The first record of the flush is at `next_offset`."""
+    """The state of the fold before the last accepted flush.
+
+    The first record of the flush has the offset `next_offset`.
+    """
 
     end: int
     chain: int
@@ -139,60 +143,62 @@ class FlushStart(NamedTuple):
 
 
 class Fold:
-    """The state of a reader, which only `take` changes."""
+    """The state of a reader, which is modified only by `take`."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """The end of the accepted history as a CommitLog offset, and the chain at that offset."""
+        """The CommitLog offset at the end of the accepted history, and the chain at that offset."""
         self.next_offset = 0
-        """The offset of the next record in the engine's log."""
+        """The offset of the next record in the log of the engine."""
         self.last_read: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the last applied record."""
+        """The offset and CRC-32 of the last record that was applied."""
         self.last_led: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the last valid leader record, which no other history contains."""
+        """The offset and CRC-32 of the last valid leader record, which cannot appear in any other history."""
         self.led = LeaderRecords()
-        """The newest records from leaders."""
+        """The newest records appended by leaders."""
         self.leads: dict[str, Any] = {}
-        """The contents of the newest EPOCH, updated with later BEATs from the same leader."""
+        """The contents of the newest EPOCH record, updated with later BEAT records of the same leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
-        """The cluster's finalized version."""
+        """The finalized version of the cluster."""
         self.holdings = Holdings()
         """The copies of the store on the nodes."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """The number of records that were skipped as duplicates from the engine."""
+        """The number of records that were skipped because the engine returned them twice."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._led_from = 0
-        """The end of the history at the start of the newest epoch, before any record from its leader."""
+        """The end of the history when the newest epoch began, before any record of its leader."""
         self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
     def is_founded(self) -> bool:
-        """Return whether the fold has applied a GENESIS."""
+        """True if the fold has applied a GENESIS record."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """Return the position after the BYTES of an unfinished flush, or else the end of the history."""
+        """Return the position after the BYTES records of an unfinished flush, or the end of the history if
+        there is none."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
 
     @property
     def gathered_count(self) -> int:
-        """Return the number of records gathered so far for an unfinished flush."""
+        """Return the number of records collected so far for an unfinished flush."""
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Apply the next record, which is at `offset` in the engine's log.
+        """Apply the next record, which has the offset `offset` in the log of the engine.
 
-        If the outcome is READ_AGAIN, the state does not change. Raise `Halted` if the record is illegal.
+        If the outcome is READ_AGAIN, the state is unchanged. Raise `Halted` if the record is not permitted in
+        the current state.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -219,10 +225,11 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return the state for a checkpoint. A restored fold resumes before any unfinished flush.
+        """Return the state for a checkpoint.
 
-        If `before_flush` is set, a restored fold resumes before the last accepted flush. Set it only
-        immediately after this flush was accepted.
+        A fold restored from this state resumes before any unfinished flush. If `before_flush` is true, the
+        restored fold resumes before the last accepted flush. `before_flush` may be set only immediately after
+        the flush was accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -243,7 +250,10 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore a fold from a checkpoint. Raise `TooOld` if the checkpoint's version is not supported."""
+        """Restore a fold from a checkpoint.
+
+        Raise `TooOld` if the version of the checkpoint is not supported.
+        """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
@@ -260,18 +270,18 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position, or None if the position was discarded."""
+        """Return whether a position belongs to this history, or None if the position was discarded."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
-        """Return the relation of a record's epoch and holder to the newest epoch and holder."""
+        """Return the relation between the epoch and holder of a record and the newest epoch and holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # Each kind of record has one method. Only these methods and `_record_read` change the state.
+    # There is one method for each kind of record. Only these methods and `_record_read` modify the state.
 
     def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -334,7 +344,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add BYTES to the flush, which is accepted when its last record is added."""
+        """Add a BYTES record to the current flush. The flush is accepted when its last record is added."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -350,7 +360,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _set_finalized(self, offset: int, version: int) -> None:
-        """Set the finalized version. Halt if this program does not support the version."""
+        """Set the finalized version of the cluster. Halt if this program does not support the version."""
         if why := versions.describe_unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
@@ -360,7 +370,10 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a duplicate of the last applied record. Halt if the record is not such a duplicate."""
+        """Skip a record that duplicates the last applied record.
+
+        Halt if the record is not an exact duplicate.
+        """
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
             why = f"the engine returned it after record {self.next_offset - 1}: its answer is out of order"
@@ -384,7 +397,7 @@ class Fold:
     # The following methods check a record before it is applied.
 
     def _check_record(self, offset: int, record: SharedRecord) -> None:
-        """Halt at a record that this program cannot read, or that precedes the GENESIS."""
+        """Halt if this program cannot read a record, or if the record precedes the GENESIS record."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
             self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here", TooOld)
@@ -392,9 +405,9 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record is from the current leader.
+        """Return whether a record was appended by the current leader.
 
-        Halt if the EPOCH of the record's writer is missing.
+        Halt if the EPOCH record of the writer is missing.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -403,7 +416,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if a record starts beyond the history read so far."""
+        """Halt if a record begins beyond the history that has been read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -423,7 +436,7 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of the EPOCH, updated with the contents of a BEAT."""
+    """Return the contents of an EPOCH record, updated with the contents of a BEAT record."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
@@ -431,7 +444,7 @@ def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[st
 class Positions:
     """The newest positions of a history.
 
-    A position consists of a CommitLog offset and a chain, and uses 16 bytes.
+    Each position consists of a CommitLog offset and a chain, and uses 16 bytes.
     """
 
     def __init__(self) -> None:
@@ -445,7 +458,10 @@ class Positions:
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add the newest position. If there are more than POSITIONS_MAX, discard the older half."""
+        """Add a position at the end of the history.
+
+        If there are more than `POSITIONS_MAX` positions, discard the older half.
+        """
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)
@@ -455,12 +471,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a CommitLog offset, or None if `Positions` has no position with this offset."""
+        """Return the chain at a CommitLog offset, or None if no position with this offset is stored."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether this history contains a position, or None if the position was discarded."""
+        """Return whether a position belongs to this history, or None if the position was discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -468,13 +484,14 @@ class Positions:
         return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
-        """Discard the positions after `end`."""
+        """Discard all positions after `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the state for a checkpoint: the first position, then the newest positions up to `end`."""
+        """Return the state for a checkpoint, which consists of the first position and the newest positions up
+        to `end`."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)
@@ -482,7 +499,7 @@ class Positions:
 
     @classmethod
     def thaw(cls, frozen: list[list[int]]) -> Positions:
-        """Restore positions from a checkpoint."""
+        """Restore the positions from a checkpoint."""
 
         positions = cls()
         for end, chain in frozen[1:]:

@@ -1,39 +1,40 @@
-"""A shared log in Apache Kafka, stored in a topic with one partition.
+"""Implements a shared log in Apache Kafka. The log is stored in a topic with a single partition.
 
-    append_if       sends records to the partition leader, one at a time; each response contains the offset
+    append_if       sends records to the partition leader one at a time; each response contains the assigned
+                    offset
     read            returns records starting at an offset, or none at the end of the log
     trim            deletes all records before an offset
     check_settings  reports settings under which Kafka could lose, truncate or change accepted records
 
 Rules
-1. Kafka does not compare heads, so a concurrent append by another node does not make an append fail. The
-   returned offset shows whether another node wrote in between. If Kafka returns no offset, the leader reads
-   the log to find out (`sharedlog.sink`).
-2. A record is passed to the producer only after Kafka has acknowledged the previous record. Without this
-   order, a flush of several records could lose its first record but keep the second, and every reader would
-   halt at the gap.
-3. A producer with an unacknowledged record is purged and discarded, so it does not send the record later.
-   Kafka may still append a record whose request is in flight. Readers ignore such a record if a later epoch
-   has begun, and no client has received an acknowledgement for it.
-4. The end of the log must never decrease. If Kafka reports a lower end for `LOST_SECONDS`, the adapter raises
-   `Halted`. The adapter waits because a former partition leader that has not yet detected its replacement
-   returns outdated bounds. If Kafka assigns the offset of an earlier record to a new record, the adapter
-   raises `Halted` immediately.
-5. Before the adapter reads over a new connection, or reads records of a new partition leader, it reads its
-   last record again. A changed record shows that the log has lost its end and that new records were appended.
-6. The adapter raises `LogDamaged` if a record does not match the CRC of its batch in READS_MAX consecutive
-   reads. The records before and after the damaged record remain readable.
+1. Kafka does not compare heads, so an append succeeds even if another node appends concurrently. The returned
+   offset shows whether another node has appended a record in between. If Kafka returns no offset, the leader
+   reads the log to determine the result (`sharedlog.sink`).
+2. A record is passed to the producer only after Kafka has acknowledged the previous record. Otherwise, Kafka
+   could lose the first record of a flush but keep the second record, and every reader would halt at the gap.
+3. If a producer has an unacknowledged record, the producer is purged and discarded, so that it does not send
+   the record later. Kafka may still append a record whose request was in flight at that time. Readers ignore
+   such a record if a later epoch has begun. No client has received an acknowledgement for the record.
+4. The end offset of the log must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the
+   adapter raises `Halted`. The delay is necessary because a former partition leader returns outdated offsets
+   until it detects that it has been replaced. If Kafka assigns the offset of an existing record to a new
+   record, the adapter raises `Halted` immediately.
+5. Before the adapter reads from a new connection or from a new partition leader, it reads the last record
+   again. If that record has changed, the end of the log was lost and other records were appended.
+6. If a record fails the CRC check in `READS_MAX` consecutive reads, the adapter raises `LogDamaged`. The
+   records before and after the damaged record can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after Kafka has returned "unknown topic"
-   for `LOST_SECONDS`, because a server that has just started may not have the metadata yet. Rule 4 applies to
-   a topic that was deleted and created again.
+   for `LOST_SECONDS`. A server that has just started may not have received the metadata yet. If a topic is
+   deleted and created again, rule 4 applies.
 
-The consumer joins no consumer group and commits no offsets. Writes, reads and requests for the bounds use
-separate connections, because Kafka answers the requests of a connection in order, and a fetch may block.
+The consumer does not join a consumer group and does not commit offsets. Separate connections are used for
+writes, for reads, and for requests for the log bounds. Kafka processes the requests of a connection in order,
+and a fetch request may block.
 
-Cost: each record requires one round trip and one sync (`flush.messages`), and each read of an idle log
-requires one request for the bounds. Memory: the records of one read, and up to `QUEUE_KIBIBYTES` of
-prefetched records. Weak spot: after a server has failed, the partition may accept no records until Kafka
-detects the failure, which takes about 10 s by default (`broker.session.timeout.ms`).
+Cost: Each append of a record requires one round trip and one sync (`flush.messages`). Each read at the end of
+the log requires one request for the log bounds. Memory: The adapter buffers the records of one read and up to
+`QUEUE_KIBIBYTES` of prefetched records. Weak spot: When a server fails, the partition may be unavailable for
+writes until Kafka detects the failure, which takes about 10 seconds by default (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""The delivery timeout of an append, which exceeds the failover time of a broker and of a controller."""
+"""The delivery timeout for an append, which is longer than the failover time of a broker or a controller."""
 LOST_SECONDS: Final = 20.0
-"""The time in seconds for which the topic must be too short or unknown before the adapter reports a loss."""
+"""The time in seconds that the topic must be too short or missing before the adapter reports a loss."""
 BEHIND_SECONDS: Final = 0.1
-"""The delay before the bounds are requested again."""
+"""The delay in seconds before the log bounds are requested again."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
-    "log_level": 0,  # callbacks and exceptions report errors instead
+    "log_level": 0,  # Errors are reported by callbacks and exceptions instead.
     "allow.auto.create.topics": False,
-    "enable.sparse.connections": False,  # otherwise, metadata may be requested from an unresponsive server
+    "enable.sparse.connections": False,  # Otherwise, metadata may be requested from an unresponsive server.
     "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
     "api.version.request.timeout.ms": 2_000,
@@ -91,7 +92,7 @@ _PRODUCER: Final = {
     "message.max.bytes": MESSAGE_BYTES_MAX,
 }
 _CONSUMER: Final = {
-    "group.id": "tidewheel",  # required by the library; no group is joined
+    "group.id": "tidewheel",  # This setting is required by the library, but no group is joined.
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -126,15 +127,15 @@ _WHY: Final = {
 
 
 class _OutOfRange(Unknown):
-    """There is no record at the requested offset."""
+    """Raised when there is no record at the requested offset."""
 
 
 class _CorruptBatch(Unknown):
-    """A received record does not match the CRC of its batch."""
+    """Raised when a received record does not match the CRC of its batch."""
 
 
 class LastRead(NamedTuple):
-    """The offset, CRC-32 and partition leader epoch of the newest record that was read."""
+    """The offset, CRC-32, and partition leader epoch of the last record that was read."""
 
     offset: int
     crc: int
@@ -142,11 +143,12 @@ class LastRead(NamedTuple):
 
 
 class KafkaLog:
-    """A shared log in the topic `topic` of the Kafka cluster with the servers `servers` (`HOST:PORT,...`).
+    """A shared log in the topic `topic` of the Kafka cluster with the bootstrap servers `servers`
+    (`HOST:PORT,...`).
 
-    `settings` contains the security settings for librdkafka. If `password_file` is given, each new connection
-    reads its password from the file. The methods are thread-safe, but only one append and one read run at a
-    time.
+    `settings` contains security settings for librdkafka. If `password_file` is given, the password is read
+    from this file for each new connection. The methods are thread-safe, but only one append and one read can
+    run at a time.
     """
 
     is_dense = False
@@ -166,25 +168,25 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """The offset of the next record that the consumer returns."""
+        """The offset of the next record that the consumer will return."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """Whether the last record must be read again before reading continues."""
+        """True if the last record must be read again before reading continues."""
         self._known_end = 0
-        """The highest known end of the log."""
+        """The highest known end offset of the log."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """The time of the first "unknown topic" answer after the last successful answer, or None."""
+        """The time of the first "unknown topic" response since the last successful response, or None."""
         self._topic_id = ""
         self._heard = ""
-        """The last error that the error callback of a connection reported."""
+        """The last error that was reported to the error callback of a connection."""
         self._is_refused = False
-        """Whether the last error of a connection was a failed authentication."""
+        """True if the last error of a connection was an authentication failure."""
 
     def found(self, head: Head) -> None:
-        """Create the topic of a new log.
+        """Create the topic for a new log.
 
-        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka cannot answer.
+        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka does not respond.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
@@ -204,11 +206,11 @@ class KafkaLog:
         self._wait_for_leader()
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records one after the other, without comparing the head.
+        """Append records one at a time, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the records are not
         contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka assigned the offset of an
-        earlier record, or `Unknown` if the outcome is unknown.
+        existing record, or `Unknown` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -226,15 +228,18 @@ class KafkaLog:
         return told[-1] if is_known else None
 
     def note(self, stored: bytes) -> None:
-        """Append a record. Raise `Refused` if it was not appended, or `Unknown` if the outcome is unknown."""
+        """Append a single record.
+
+        Raise `Refused` if the record was not appended, or `Unknown` if the result is unknown.
+        """
         with self._writing:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is later.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        Return at least one record if any exists. Raise `Halted` if the log has lost its end, `LogDamaged` if
-        a record cannot be read, or `Unknown` if Kafka cannot answer.
+        At least one record is returned if any exists. Raise `Halted` if the end of the log was lost,
+        `LogDamaged` if a record cannot be read, or `Unknown` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -251,21 +256,21 @@ class KafkaLog:
                     first, _ = self._request_bounds()
                     if first <= offset:
                         raise
-                    offset = first  # the log was trimmed after the bounds were requested
+                    offset = first  # The log was trimmed after the log bounds were requested.
                 except Exception:
                     self._close_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset that follows the last record.
+        """Return the offset of the first remaining record and the offset after the last record.
 
-        Raise `Unknown` if Kafka cannot answer.
+        Raise `Unknown` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             return self._request_bounds()
 
     def trim(self, offset: int) -> None:
-        """Delete the records before `offset`. Raise `Unknown` if Kafka cannot answer."""
+        """Delete all records before `offset`. Raise `Unknown` if Kafka does not respond."""
         first, end = self.bounds()
         if offset > first:
             with self._convert_errors(), self._open_admin() as admin:
@@ -275,7 +280,7 @@ class KafkaLog:
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could cause a loss of records.
 
-        Raise `Unknown` if Kafka cannot answer.
+        Raise `Unknown` if Kafka does not respond.
         """
         with self._convert_errors(), self._open_admin() as admin:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
@@ -283,7 +288,7 @@ class KafkaLog:
     def try_append(self) -> None:
         """Check whether an append would succeed, without appending a record.
 
-        Raise `Refused` or `Unknown` if an append would fail.
+        Raise `Refused` or `Unknown` if the append would fail.
         """
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
@@ -312,16 +317,19 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open and close a new connection. Return None, because Kafka does not report its clock.
+        """Open and close a new connection. Return None, because Kafka does not report its system time.
 
-        Raise `Unknown` if Kafka cannot answer.
+        Raise `Unknown` if Kafka does not respond.
         """
         with self._convert_errors(), self._open_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None
 
     def notes(self) -> list[str]:
-        """Return a message for each permitted but risky setting. Raise `Unknown` if Kafka cannot answer."""
+        """Return a message for each setting that is allowed but risky.
+
+        Raise `Unknown` if Kafka does not respond.
+        """
         with self._convert_errors(), self._open_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
@@ -343,11 +351,12 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Return an empty result, because Kafka assigns each offset to exactly one record."""
+        """Return an empty result, because Kafka never assigns the same offset to two records."""
         return CheckResult([], from_record, is_whole=True)
 
     def give_up(self) -> None:
-        """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit the duration of each call."""
+        """Do nothing, because the duration of each call is limited by `DELIVERY_SECONDS` and
+        `ANSWER_SECONDS`."""
 
     def close(self) -> None:
         """Close all open connections."""
@@ -360,7 +369,10 @@ class KafkaLog:
     # Writing.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record. Return its offset, or None if Kafka accepts the record but returns no offset."""
+        """Append a record, and return its offset.
+
+        Return None if Kafka accepts the record but does not return an offset.
+        """
         from confluent_kafka import KafkaException
 
         answers: list[tuple[KafkaError | None, Message]] = []
@@ -380,7 +392,8 @@ class KafkaLog:
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
-            except KafkaException as error:  # the producer has failed and delivers no further reports
+            # The producer has failed and will not send further delivery reports.
+            except KafkaException as error:
                 self._discard_producer()
                 raise self._make_unknown(_error_text(error)) from error
         if not answers or answers[0][0] is not None:
@@ -390,18 +403,21 @@ class KafkaLog:
         return offset if offset is not None and offset >= 0 else None
 
     def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
-        """Return the exception for a record whose delivery failed or timed out."""
+        """Return the exception for a record that could not be delivered or whose delivery timed out."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        if not self._heard:  # otherwise, an earlier attempt may have succeeded
+        if not self._heard:  # Otherwise, an earlier attempt may have succeeded.
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _make_rejection(is_first, error.str())
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer. Readers call this method too, because a new connection takes 0.5 s."""
+        """Return the producer, and create it if necessary.
+
+        Readers also call this method in advance, because opening a connection takes 0.5 seconds.
+        """
         from confluent_kafka import Producer
 
         with self._making:
@@ -410,7 +426,7 @@ class KafkaLog:
             return self._producer
 
     def _discard_producer(self) -> None:
-        """Purge and discard the producer with all unsent records."""
+        """Discard the producer and all records that it has not sent."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -443,13 +459,16 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except Unknown:  # return the records read so far; the next read raises the error again
+            except Unknown:  # Return the records read so far. The next read raises the error again.
                 self._close_consumer()
                 break
         return found
 
     def _convert_message(self, message: Message) -> Stored:
-        """Convert a message. If its partition leader is new, verify the last record first."""
+        """Convert a Kafka message to a record.
+
+        If the partition leader has changed, the last record is verified first.
+        """
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
         assert offset is not None, "a message that was read has an offset"
@@ -470,9 +489,10 @@ class KafkaLog:
         self._assign_offset(max(first, offset))
 
     def _verify_last_record(self) -> None:
-        """Read the last record again. Raise `Halted` if the record has changed.
+        """Read the last record again. Raise `Halted` if the content of the record has changed.
 
-        A record that no longer matches its CRC is ignored, because this reader has already read the record.
+        If the record no longer matches its CRC, it is ignored, because this reader has already read the
+        record successfully.
         """
         last = self._last
         if last is None or last.offset < self._request_bounds()[0]:
@@ -492,7 +512,7 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset. Raise `_CorruptBatch` if all reads fail the CRC check."""
+        """Return the record at an offset. Raise `_CorruptBatch` if every read fails the CRC check."""
         for left in reversed(range(READS_MAX)):
             self._assign_offset(offset)
             try:
@@ -512,7 +532,10 @@ class KafkaLog:
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
-        """Return the next record, or None after `seconds`. Raise `Unknown` if the consumer fails."""
+        """Return the next record, or None if no record arrives within `seconds`.
+
+        Raise `Unknown` if the consumer reports an error.
+        """
         from confluent_kafka import KafkaError
 
         assert self._consumer is not None, "a consumer is assigned before it is asked"
@@ -527,20 +550,27 @@ class KafkaLog:
                 )
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
-            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
+            # The error is ignored because no group is joined.
+            if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise self._make_unknown(error.str())
         return None
 
     def _close_consumer(self) -> None:
-        """Close the consumer. The last record is verified before a new consumer reads further records."""
+        """Close the consumer.
+
+        The last record is verified again before a new consumer reads further records.
+        """
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
 
-    # The bounds of the log.
+    # Methods for the bounds of the log.
 
     def _request_bounds(self) -> tuple[int, int]:
-        """Return the bounds. Wait up to ANSWER_SECONDS for a partition leader that can return them."""
+        """Return the bounds of the log.
+
+        Wait up to `ANSWER_SECONDS` for a partition leader that can return the bounds.
+        """
         from confluent_kafka import Consumer, KafkaException
 
         ends = time.monotonic() + ANSWER_SECONDS
@@ -552,14 +582,17 @@ class KafkaLog:
                 first, end = self._asking.get_watermark_offsets(self._topic_partition(), timeout=left)
                 return first, end
             except KafkaException as error:
-                self._asking.poll(0)  # triggers the error callback
+                self._asking.poll(0)  # Polling triggers the error callback.
                 if time.monotonic() >= ends or (not self._known_end and self._is_topic_unknown(error)):
                     self._close_bounds_consumer()
                     raise
             time.sleep(BEHIND_SECONDS)
 
     def _check_bounds(self, offset: int) -> tuple[int, int]:
-        """Return the bounds. Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log is too short."""
+        """Check and return the bounds of the log.
+
+        If the log is too short, raise `Unknown`, or `Halted` after `LOST_SECONDS`.
+        """
         known_end = max(offset, self._known_end)
         first, end = self._request_bounds()
         if end >= known_end:
@@ -579,7 +612,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (Unknown, NoCluster):  # a server may not have received the metadata of the new topic yet
+            except (Unknown, NoCluster):  # A server may not have received the metadata of the new topic yet.
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -592,7 +625,7 @@ class KafkaLog:
     # Settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return messages for a topic that was created again, and for a topic with too few replicas."""
+        """Return a message if the topic was created again or has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -617,7 +650,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message for each unsafe setting of the topic, including server defaults."""
+        """Return a message for each unsafe topic setting, including settings inherited from the servers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -640,7 +673,7 @@ class KafkaLog:
     # Connections.
 
     def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the librdkafka settings of a connection."""
+        """Return the librdkafka settings for a connection."""
         where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._record_error}
         if self._password_file is not None:
             where["sasl.password"] = self._password_file.read()
@@ -653,7 +686,10 @@ class KafkaLog:
 
     @contextmanager
     def _open_admin(self) -> Iterator[AdminClient]:
-        """Open an admin connection. After a failed request, poll the connection for its error callbacks."""
+        """Open an admin connection for a request.
+
+        If the request fails, poll the connection so that its error callbacks are called.
+        """
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._make_admin(), ""
@@ -664,7 +700,10 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Record a connection error. The error "all brokers down" does not replace a more specific error."""
+        """Store the last connection error.
+
+        The error "all brokers down" does not overwrite a more specific error.
+        """
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
@@ -677,7 +716,7 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert connection errors to `Unknown`, and the error for a missing topic to `NoCluster`."""
+        """Convert connection errors to `Unknown`, and convert "unknown topic" errors to `NoCluster`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -690,7 +729,10 @@ class KafkaLog:
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
-        """Raise `NoCluster` for an unknown topic, after LOST_SECONDS if the topic existed before."""
+        """Raise `NoCluster` if the topic is unknown.
+
+        If the topic existed before, raise the exception only after `LOST_SECONDS`.
+        """
         if not self._is_topic_unknown(error):
             self._missing_since = None
             return
@@ -705,7 +747,8 @@ class KafkaLog:
             ) from error
 
     def _is_topic_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error reports an unknown topic rather than a partition without a leader."""
+        """Return whether an error means that the topic is unknown, rather than that a partition has no
+        leader."""
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
@@ -727,14 +770,14 @@ class KafkaLog:
 
 
 def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return the exception for a record that Kafka has definitely not appended."""
+    """Return the exception for a record that was definitely not appended."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
 
 
 def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:
-    """Return whether a setting is at least as safe as the wanted value."""
+    """Return whether a setting is at least as safe as the required value."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted

@@ -1,49 +1,54 @@
-"""A shared log in PostgreSQL, which consists of a table of records and a table with the head of the log.
+"""Implements a shared log in PostgreSQL.
 
-    log_head      one row: the newest epoch and holder, the accepted position, the last offset, and the number
-                  of offsets in a partition
-    log_record    one row for each record: offset, bytes, time of the append; partitioned by ranges of offsets
+One table contains the records, and another table contains the head of the log.
 
-An append is a single statement that updates the head if it equals the writer's head, and inserts the records
-if the head was updated. The row lock on the head serializes appends. A reader sees an offset only after all
-lower offsets, because a transaction holds this lock until it commits. The statement of a former leader
-updates no row.
+    log_head      one row with the newest epoch and its holder, the accepted position, the last offset, and
+                  the number of offsets per partition
+    log_record    one row per record with the offset, the content, and the time of the append; partitioned by
+                  offset range
 
-An append is complete when the server reports the commit. With `synchronous_standby_names`, the standbys have
-received the records of a reported commit. If the server has stopped waiting for its standbys, it sends a
-WARNING with the commit, and the adapter raises `Unknown`. The adapter also raises `Unknown` if the connection
-is lost before the server responds.
+An append is a single statement. It updates the head if the head matches the writer's head, and inserts the
+records only if the head was updated. The row lock on the head serializes concurrent appends. An offset
+becomes visible to readers only after all lower offsets, because a transaction holds this lock until it
+commits. The statement of a former leader does not update any row.
 
-A network that silently drops packets leaves half-open connections. Therefore, each side closes a connection
-after `SILENT_SECONDS` without traffic, and an append in progress raises `Unknown`. The server terminates a
-session that is idle in a transaction, because the locks of a partitioned or stopped node would block all
-other nodes.
+An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the standbys
+have received the records before the commit is reported. If the server stops waiting for its standbys, it
+sends a WARNING with the commit, and the adapter raises `Unknown`. The adapter also raises `Unknown` if the
+connection is lost before a response arrives.
 
-Trimming drops whole partitions, which requires no VACUUM. Up to one partition of unneeded records remains.
+If a network silently drops packets, connections can remain half-open. Therefore, both sides close a
+connection after `SILENT_SECONDS` without traffic, and an append in progress raises `Unknown`. The server
+terminates sessions that are idle in a transaction, because the locks of a partitioned or stopped node would
+block all other nodes.
 
-A server process that is stopped, or waits for standbys, may never respond, although its machine acknowledges
-packets. `give_up` terminates all calls in progress when the node shuts down.
+Trimming drops whole partitions, so no VACUUM is required. As a result, up to one partition of unneeded
+records remains in the table.
 
-`check_settings` uses a separate connection, so that it reports faults while an append waits for a standby
-that is down.
+A server process that is stopped, or that is waiting for standbys, may never respond even though its host
+acknowledges packets. `give_up` aborts all calls in progress when the node shuts down.
 
-A standby that was promoted without the last rows has an older history. Therefore, after each connect, the
-adapter verifies the newest record that it has read or appended. `Halted` is raised if the record differs.
-`Halted` is also raised if the log ends before the record for `LOST_SECONDS`. The delay allows a standby to
-replay the missing records.
+`check_settings` uses a separate connection, so that it can report faults while an append is waiting for an
+unavailable standby.
 
-If PostgreSQL cannot read a page, for example because of an invalid checksum, a read of a record on the page
-raises `LogDamaged` with the number of the record. Records on other pages can be read. The check of a new
-connection ignores unreadable pages. An append is retried if PostgreSQL selects an unreadable page for the new
-rows.
+A standby that was promoted before it received the last rows contains an older history. Therefore, after each
+reconnect, the adapter verifies the newest record that it has read or appended. The adapter raises `Halted` if
+the record differs. The adapter also raises `Halted` if the log has ended before this record for
+`LOST_SECONDS`. The delay gives a standby time to replay the missing records.
 
-Cost: each append requires one round trip and one commit. A new connection, and every 10,000th record,
-requires an additional round trip to check the partitions. Records are transferred in binary format. The
-binary format reduces the CPU time for 25 KB from 250 us to 70 us for the writer, and from 550 us to 190 us
-for the server. Memory: the rows of one read. Weak spot: the adapter detects a loss only by the records that
-this process has read or appended, and by the checkpoint of the node. A node that restarts from its checkpoint
-cannot detect that the server has lost later rows. If the last page of the table is unreadable, PostgreSQL
-adds no records, because new rows are assigned to that page.
+If PostgreSQL cannot read a page, for example because of an invalid checksum, reading a record on that page
+raises `LogDamaged` with the record number. Records on other pages can still be read. The check of a new
+connection ignores pages that cannot be read. If PostgreSQL selects an unreadable page for new rows, the
+append is retried.
+
+Cost: Each append requires one round trip and one commit. An additional round trip is required for each new
+connection and for every 10,000th record, to check the partitions. Records are transferred in binary format.
+For a record of 25 KB, the binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550
+us to 190 us on the server. Memory: The adapter buffers the rows of one read. Weak spot: A loss is detected
+only by comparison with the records that this process has read or appended, and with the checkpoint of the
+node. A node that restarts from its checkpoint cannot detect that the server has lost rows written after the
+checkpoint. If the last page of the table cannot be read, PostgreSQL cannot insert records, because it assigns
+new rows to that page.
 """
 
 from __future__ import annotations
@@ -87,48 +92,52 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""The number of offsets in each partition of a new log.
+"""The number of offsets in each partition of a newly created log.
 
-Between the partition check of an append and its row lock, other nodes must append fewer than this number of
-records.
+Other nodes must append fewer than this number of records between the partition check of an append and its row
+lock.
 """
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
-"""The batch sizes for retries after a batch with an unreadable record."""
+"""The batch sizes that are used for retries after a batch has failed because of an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""The maximum time that trimming waits for readers. Appends wait during this time."""
+"""The maximum time that a trim operation waits for readers. Appends are blocked during this time."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
-"""The maximum number of attempts to insert records if PostgreSQL selects an unreadable page."""
+"""The maximum number of attempts to insert records when PostgreSQL selects unreadable pages."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""The time without received packets, including TCP acknowledgements, after which a connection is closed."""
+"""The time after which a connection is closed if no packets arrive, including TCP acknowledgements."""
 IDLE_SECONDS: Final = 2
 """The value of `idle_in_transaction_session_timeout`.
 
-The statements of a transaction are sent without delay.
+It can be short, because the statements of a transaction are sent without delay.
 """
 CHECK_MS: Final = 10_000
-"""The statement timeout of the connections for checks."""
+"""The statement timeout for the connections that are used for checks."""
 TRY_MS: Final = 200
-"""The maximum time that a test append waits for another append. Later appends wait during this time."""
+"""The maximum time that a test append waits for another append. Later appends are blocked during this
+time."""
 LOST_SECONDS: Final = 20.0
-"""The time in seconds for which the log must be too short before the adapter reports a loss."""
+"""The time in seconds that the log must be too short before the adapter reports a loss."""
 END_SECONDS: Final = 1.0
-"""The interval at which a reader at the end of the log checks that the head has the same end."""
+"""The interval at which a reader at the end of the log verifies the end offset against the head."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""The number of keepalive probes, sent once per second, after which a silent connection is closed."""
+"""The number of keepalive probes after which an unresponsive connection is closed. One probe is sent per
+second."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""The server parameters of a session, which override those of the URL (`options`) or PGOPTIONS.
+"""The server parameters for a session, which override the parameters from the URL (`options`) and from
+PGOPTIONS.
 
-Records are read only by index scans, because a sequential scan fails at each damaged page. JIT is disabled,
-because PostgreSQL would compile plans with high cost estimates for each statement, which takes 100 ms.
+Records are read only by index scans, because a sequential scan fails at every damaged page. JIT is disabled,
+because PostgreSQL would otherwise compile each plan with a high cost estimate, which takes 100 ms per
+statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -138,7 +147,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""The default libpq connection parameters. Parameters in the URL override these defaults."""
+"""The default libpq connection parameters. They can be overridden by parameters in the URL."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -150,7 +159,8 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE UNIQUE INDEX ON {log}_record (record);
 """
-# A partition is created and then attached, because PARTITION OF would wait for readers such as pg_dump.
+# A partition is created as a separate table and then attached, because PARTITION OF would wait for readers
+# such as pg_dump.
 _PARTITION: Final = """
 CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
 ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
@@ -189,7 +199,8 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""The query returns either all rows with a record number or none, because a reader compares duplicates."""
+"""The query returns either all rows with a given record number or none of them, because a reader compares
+duplicate rows."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -202,7 +213,8 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""The query for the bounds if the first record is unreadable. The log begins at the first partition."""
+"""This query returns the bounds if the first record cannot be read. The log is assumed to begin at the start
+of the first partition."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -225,16 +237,17 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
-    """A shared log in the database of `conninfo` (libpq), in tables whose names begin with `log`.
+    """A shared log in the database given by the libpq connection string `conninfo`.
 
-    If `password_file` is given, each new connection reads its password from the file.
+    The names of its tables begin with `log`. If `password_file` is given, the password is read from this file
+    for each new connection.
 
-    The methods are thread-safe. The calls use a single connection one at a time. The connection is opened on
-    demand, and reopened after a failure.
+    The methods are thread-safe. All calls share a single connection, which is used by one call at a time. The
+    connection is opened when it is first needed, and is reopened after a failure.
     """
 
     is_dense = True
-    """The row of the head assigns contiguous record numbers."""
+    """Record numbers are contiguous because they are assigned from the head row."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -246,20 +259,22 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The offset up to which partitions exist, minus one partition reserved for appends of other nodes.
+        """The offset up to which partitions exist, minus one partition that is reserved for appends from
+        other nodes.
         """
         self._has_lax_commits = self._is_void = False
-        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session."""
+        """Whether `synchronous_commit` was unsafe at the last check, and whether the session must be
+        reopened."""
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """The time of the last query that confirmed that the reader is at the end of the log."""
+        """The time of the last query that confirmed that the reader had reached the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
 
     def found(self, head: Head) -> None:
-        """Create the tables of a new log. Raise `ClusterExists` if the tables exist."""
+        """Create the tables for a new log. Raise `ClusterExists` if the tables already exist."""
         from psycopg.errors import DuplicateTable
 
         with self._use_connection(_MAKES) as connection, connection.transaction():
@@ -273,17 +288,17 @@ class PostgresLog:
             connection.execute(self._format_sql(_FOUND), (*_head_values(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
-        """Return the head of the log. Raise `Unknown` if PostgreSQL cannot answer."""
+        """Return the head of the log. Raise `Unknown` if PostgreSQL does not respond."""
         with self._use_connection() as connection:
             row = self._fetch_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """Append all records if the head is `head`, and set the head to `following`.
+        """If the head equals `head`, append all records and set the head to `following`.
 
         Return the offset of the last record. Raise `Refused` if the head differs, in which case no record is
-        appended, or `Unknown` if the outcome is unknown.
+        appended, or `Unknown` if the result is unknown.
         """
         count = len(stored)
         with self._use_connection() as connection:
@@ -291,7 +306,7 @@ class PostgresLog:
             values = (*_head_values(following), count, *_head_values(head), count, list(stored))
             last = self._insert_records(connection, _APPEND, values, count)
             if last is None:
-                self._fetch_row(connection, _HEAD)  # raises `NoCluster` if the head is missing
+                self._fetch_row(connection, _HEAD)  # This call raises `NoCluster` if the head is missing.
             elif not self._warned:
                 self._record_newest(last, stored[-1])
         if last is None:
@@ -299,7 +314,7 @@ class PostgresLog:
         return last
 
     def note(self, stored: bytes) -> None:
-        """Append a record without comparing the head. Raise `Unknown` if the outcome is unknown."""
+        """Append a record without comparing the head. Raise `Unknown` if the result is unknown."""
         with self._use_connection() as connection:
             self._make_partitions(connection, 1)
             if self._insert_records(connection, _NOTE, (stored,), 1) is None:
@@ -308,8 +323,8 @@ class PostgresLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        Return at least one record if any exists. Raise `Halted` if the log has lost its end, `LogDamaged` if
-        the record at `offset` cannot be read, or `Unknown` if PostgreSQL cannot answer.
+        At least one record is returned if any exists. Raise `Halted` if the end of the log was lost,
+        `LogDamaged` if the record at `offset` cannot be read, or `Unknown` if PostgreSQL does not respond.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -321,9 +336,9 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows before the first unreadable row.
+        """Return the rows that precede the first unreadable row.
 
-        Raise `LogDamaged` if that is the row at `offset`.
+        Raise `LogDamaged` if the row at `offset` is unreadable.
         """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -342,7 +357,7 @@ class PostgresLog:
                     rows += more
                 has_all = True
                 break
-        self._warned = ""  # a warning about the unreadable page
+        self._warned = ""  # The warning was about the unreadable page.
         if not rows and not has_all:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
@@ -350,16 +365,19 @@ class PostgresLog:
     def _query_rows(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
-        """Return up to `count` rows in order. If `count` is 1, return only the rows at `offset`."""
+        """Return up to `count` rows, ordered by record number.
+
+        If `count` is 1, return only rows with the record number `offset`.
+        """
         if count == 1:
             return connection.execute(self._format_sql(_READ_ONE), (offset,), binary=True).fetchall()
         values = offset, count, bytes_max
         return connection.execute(self._format_sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset that follows the last record.
+        """Return the offset of the first remaining record and the offset after the last record.
 
-        Raise `Unknown` if PostgreSQL cannot answer.
+        Raise `Unknown` if PostgreSQL does not respond.
         """
         from psycopg.errors import DataCorrupted
 
@@ -368,14 +386,14 @@ class PostgresLog:
                 row = self._fetch_row(connection, _BOUNDS)
             except DataCorrupted:
                 row = self._fetch_row(connection, _BOUNDS_OF_PARTITIONS)
-                self._warned = ""  # a warning about the unreadable page
+                self._warned = ""  # The warning was about the unreadable page.
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions that end at or before `offset`.
+        """Drop the partitions whose records all precede `offset`.
 
-        Raise `Unknown` if another session such as a dump reads the log, because appends would wait for this
-        session.
+        Raise `Unknown` if another session is reading the log, for example to dump it, because appends would
+        have to wait for that session.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -386,17 +404,18 @@ class PostgresLog:
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could cause a loss of records.
 
-        Raise `Unknown` if PostgreSQL cannot answer.
+        Raise `Unknown` if PostgreSQL does not respond.
         """
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # An open session may keep an unsafe value, so the session is reopened after the setting has changed.
+        # An open session may still use an unsafe value, so the session is reopened after the setting has been
+        # changed.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
 
     def try_append(self) -> None:
-        """Append a record in a transaction that is rolled back. Raise `Unknown` if the append fails."""
+        """Append a test record in a transaction that is rolled back. Raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -413,16 +432,16 @@ class PostgresLog:
                 self._forget_partitions()
 
     def notes(self) -> list[str]:
-        """Return a message for each permitted but risky setting.
+        """Return a message for each setting that is allowed but risky.
 
-        Raise `Unknown` if PostgreSQL cannot answer.
+        Raise `Unknown` if PostgreSQL does not respond.
         """
         return find_risky_settings(self._read_settings())
 
     def try_session(self) -> int:
-        """Open and close a new session. Return the time of the server in ms since 1970.
+        """Open and close a new session. Return the server time in milliseconds since 1970.
 
-        Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL cannot answer.
+        Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -430,12 +449,12 @@ class PostgresLog:
         return int(row[0])
 
     def close(self) -> None:
-        """Close the connection, if it is open."""
+        """Close the connection if it is open."""
         with self._lock:
             self._close_connection()
 
     def give_up(self) -> None:
-        """Make all calls in progress and all later calls raise `Unknown`. Return immediately."""
+        """Make all current and future calls raise `Unknown`. This method returns immediately."""
         import psycopg
 
         with self._sessions_lock:
@@ -445,17 +464,17 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows of a range, and compare the result with their record numbers.
+        """Count the rows in a range, and compare the result with the record numbers.
 
-        The count neither waits for appends nor blocks appends. Raise `NoCluster` if the tables are missing,
-        or `Unknown` if PostgreSQL cannot answer.
+        The count does not wait for appends and does not block appends. Raise `NoCluster` if the tables are
+        missing, or `Unknown` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
 
     @contextmanager
     def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a second connection, and convert its errors to `Unknown`, `NoCluster` or `LogDamaged`."""
+        """Open a second connection, and convert its errors to `Unknown`, `NoCluster`, or `LogDamaged`."""
         import psycopg
 
         try:
@@ -472,9 +491,10 @@ class PostgresLog:
     def _insert_records(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Insert records. Return the number of the last record, or None if the head has changed.
+        """Insert records into the log.
 
-        Raise `LogDamaged` if the number of inserted rows or their record numbers are wrong.
+        Return the record number of the last record, or None if the head has changed. Raise `LogDamaged` if
+        the number of inserted rows or the record numbers are incorrect.
         """
         from psycopg.errors import UniqueViolation
 
@@ -499,17 +519,17 @@ class PostgresLog:
     def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Execute a statement that inserts records, and return its row. A failed attempt inserts no records.
+        """Execute a statement that inserts records, and return the resulting row.
 
-        PostgreSQL selects a page from its free space map. An unreadable page remains in the map, but the next
-        attempt selects a different page.
+        A failed attempt does not insert any records. PostgreSQL selects a page from the free space map. An
+        unreadable page stays in the map, but the next attempt selects a different page.
         """
         from psycopg.errors import DataCorrupted
 
         for _ in range(ADD_TRIES - 1):
             with suppress(DataCorrupted):
                 return connection.execute(self._format_sql(statement), values).fetchone()
-            self._warned = ""  # a warning about the unreadable page
+            self._warned = ""  # The warning was about the unreadable page.
         return connection.execute(self._format_sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
@@ -528,7 +548,7 @@ class PostgresLog:
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
         """Create a partition if it does not exist.
 
-        Another node may create the same partition concurrently.
+        Another node may be creating the same partition concurrently.
         """
         from psycopg import errors
 
@@ -551,9 +571,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions for the next `count` records, and two additional partitions.
+        """Create the partitions for the next `count` records and two more partitions.
 
-        The head is read only if the newest known record is close to the end of the known partitions.
+        The head is read only if the last known record is near the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -568,14 +588,15 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Clear the set of known partitions, because a rollback may have removed new partitions."""
+        """Discard the information about existing partitions, because a rollback may have removed new
+        partitions."""
         self._partitions.clear()
         self._made_to = 0
 
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the single row of a query on the head. Raise `NoCluster` if the head is missing."""
+        """Return the single row returned by a query on the head. Raise `NoCluster` if the head is missing."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -586,11 +607,12 @@ class PostgresLog:
 
     @contextmanager
     def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
-        """Provide the connection for statements.
+        """Provide the connection for executing statements.
 
-        Raise `Unknown` if the connection is lost or the server has sent a warning, `NoCluster` if the tables
-        of the log are missing, `LogDamaged` if the tables cannot be read, or `RightMissing` if a privilege is
-        missing. The error message contains `right`, which explains how to grant the privilege.
+        Raise `Unknown` if the connection is lost or the server has sent a warning, or `NoCluster` if the
+        tables of the log are missing. Raise `LogDamaged` if the tables cannot be read, or `RightMissing` if a
+        privilege is missing. The error message includes `right`, which explains how to grant the missing
+        privilege.
         """
         import psycopg
 
@@ -631,12 +653,16 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Record the offset and CRC-32 of a record that was read or appended, if it is the newest record."""
+        """Store the offset and CRC-32 of a record that was read or appended, if the record is the newest
+        one."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again. Raise `Halted` if it has changed, or is missing for LOST_SECONDS."""
+        """Read the newest record again to verify it.
+
+        Raise `Halted` if the record has changed, or if it has been missing for `LOST_SECONDS`.
+        """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         if self._last is None:
@@ -645,21 +671,22 @@ class PostgresLog:
         try:
             is_standby, end, again = self._fetch_row(connection, _AGAIN, (offset,))
         except (DataCorrupted, IndexCorrupted):
-            self._last = None  # the record exists, and this reader has already read it
+            self._last = None  # The record exists, and this reader has already read it.
             return
         if end <= offset:
             raise self._make_short_error(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # None if the record was trimmed
+        if again is not None and zlib.crc32(again) != crc:  # The value is None if the record was trimmed.
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log ends before the next record to read.
+        """Raise an exception if the log ends before the next record to read.
 
-        Raise `Unknown` also if the table lacks the next record, although the offset in the head is higher.
-        Later reads show whether the record remains missing.
+        The exception is `Unknown`, or `Halted` after `LOST_SECONDS`. Raise `Unknown` also if the next record
+        is missing from the table although the head contains a higher offset. Later reads show whether the
+        record is still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -676,7 +703,7 @@ class PostgresLog:
         self._end_checked_at = now
 
     def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
-        """Return the exception for a log that is shorter than before."""
+        """Return the exception for a log that has become shorter."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
         )
@@ -715,7 +742,7 @@ class PostgresLog:
             raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
     def _make_connection_error(self, error: psycopg.Error) -> Unknown:
-        """Return the exception for an error of the server or of libpq."""
+        """Return the exception for an error reported by the server or by libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
             return Unknown(f"PostgreSQL did not answer: {said}")
@@ -724,7 +751,10 @@ class PostgresLog:
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _read_settings(self) -> Settings:
-        """Return the settings of the server and of a session. Raise `Unknown` if PostgreSQL cannot answer."""
+        """Return the settings of the server and of the session.
+
+        Raise `Unknown` if PostgreSQL does not respond.
+        """
         with self._open_check_connection() as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
             standbys = connection.execute(_STANDBYS).fetchone()
@@ -733,8 +763,12 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Record a warning, because the server reports a commit without standbys only by a warning."""
-        # Field V is not translated, unlike the message and field S.
+        """Store a warning.
+
+        A warning is the only indication that the server has reported a commit without waiting for its
+        standbys.
+        """
+        # Field V is not translated, unlike field S and the message text.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
@@ -748,10 +782,10 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether an error means that a server has responded and refused the session.
+    """Return whether an error means that the server responded but refused the session.
 
-    libpq returns no error code for a refused session, and the message of the server is translated. A password
-    request proves that a server has responded, and the word FATAL is the same in most translations.
+    libpq does not return an error code for a refused session, and the server message is translated. A
+    password request shows that the server has responded, and the word FATAL is the same in most translations.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -760,7 +794,10 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _error_text(error: psycopg.Error) -> str:
-    """Return an error message as one line. libpq reports one line for each address that it has tried."""
+    """Return an error message as a single line.
+
+    For a failed connection, libpq reports one line per address that it tried.
+    """
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return error.diag.message_primary or "; ".join(lines) or type(error).__name__
