@@ -1,52 +1,58 @@
-"""The files of a store, and the formats of the files `durable` and `clock`.
+"""Defines the files of a store, and the formats of the files `durable` and `clock`.
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
-    consumequeue.whole                         the mark that the queues match the snapshots
-    consumequeue.aside-<n>                     set aside and not read, like keyindex.aside-<n>, see
+    consumequeue.whole                         marker file: the queue files match the snapshots
+    consumequeue.aside-<n>                     set aside and not read, like keyindex.aside-<n>; see
                                                `consumequeue.aside`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
-    timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
-    timers-names/<20 digits>                   names of timers, see `consumequeue.timerindex`
-    timers-ends/<20 digits>                    outcomes of timers, see `consumequeue.timerindex`
-    keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
-    reserve                                    an empty segment, deleted when the disk is full
-    durable                                    the published durable offset, see below
-    imported                                   only after an import: see `commitlog.imported`
-    clock                                      only with a virtual clock: its offset, see below
-    format                                     store version and segment size, see `commitlog.store_format`
-    cluster                                    only on a node: cluster id and node name, JSON
-    access/                                    only on a node: how commands reach all nodes
-    fetched/                                   only on a node: an incomplete copy, `services.cluster.copies`
-    evidence                                   only on a node: see `services.cluster.evidence_file`
-    aside/<20 digits>                          only on a node: see `services.cluster.tail`
-    holes                                      only on a node: see `services.cluster.holes`
-    refetch                                    only on a node: the store must be replaced by a copy
+    timers/<level>-<20 digits>                 timers in the far future, ordered by time; see
+                                               `timingwheel.partition`
+    timers-names/<20 digits>                   names of timers; see `consumequeue.timerindex`
+    timers-ends/<20 digits>                    outcomes of timers; see `consumequeue.timerindex`
+    keep/<20 digits>                           records that are kept after their segment is deleted; see
+                                               `commitlog.keep`
+    reserve                                    an empty segment, which is deleted when the disk is full
+    durable                                    the published durable offset; see below
+    imported                                   exists only after an import; see `commitlog.imported`
+    clock                                      exists only with a virtual clock: the clock's offset; see below
+    format                                     the store version and the segment size; see
+                                               `commitlog.store_format`
+    cluster                                    only on a cluster node: cluster ID and node name in JSON format
+    access/                                    only on a cluster node: how commands are sent to all nodes
+    fetched/                                   only on a cluster node: an incomplete copy; see
+                                               `services.cluster.copies`
+    evidence                                   only on a cluster node: see `services.cluster.evidence_file`
+    aside/<20 digits>                          only on a cluster node: see `services.cluster.tail`
+    holes                                      only on a cluster node: see `services.cluster.holes`
+    refetch                                    only on a cluster node: the store must be replaced with a copy
     lock                                       see `commitlog.lock`
-    tls/, users.key, .gitignore                the broker's certificate; the users' key, ignored by git
+    tls/, users.key, .gitignore                the broker's certificate; the users' key; the files that git
+                                               must ignore
 
-A live reader stops at the published durable offset, which is never beyond the end of the log on disk. The
-file `durable` has three lines of 32 bytes, `<20 digits> <CRC-32 of the digits, 8 hex digits>`. The published
-offset is the largest number in an intact line. The first two lines are written alternately, without a sync.
-If a reader reads one of these lines during a write, the other line is intact, but a power failure may destroy
-both lines. The third line is written only with the whole file, which is created as a new file at each
-startup, synced, and renamed. Therefore at least one line is always intact. A file `durable` without an intact
-line is damaged, and is never treated as a file without a published offset. The file `durable` exists before
-the first segment.
+A process that reads a live log stops at the published durable offset, which is never beyond the end of the
+log on disk. The file `durable` contains three lines of 32 bytes in the format `<20 digits> <CRC-32 of the
+digits, 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are
+written alternately without a sync. If one of these lines is read while it is being written, the other line is
+intact. However, a power failure may destroy both lines. The third line is written only when the whole file is
+written. At each startup, the file is created under a new name, synced, and renamed. Therefore, at least one
+line is always intact. If `durable` contains no intact line, the file is damaged. It is never treated as a
+file without a published offset. The file `durable` is created before the first segment.
 
-After an epoch has begun (`services.broker.spine.epoch`), three more lines of `durable`, with the same form
-and rules, contain the epoch of the published offset. Without these lines the epoch is 0. An epoch is written
-before the first offset of the epoch.
+After the first epoch has begun (`services.broker.spine.epoch`), `durable` contains three more lines with the
+epoch of the published offset. They have the same format and follow the same rules. If these lines do not
+exist, the epoch is 0. An epoch is written before the first offset in that epoch.
 
-On a follower, two more lines of `durable` contain the accepted offset, up to which the node has copied the
-log that its cluster accepted. The two lines are also written alternately, and are used only by readers. A
-reader may read up to the larger of the accepted and the durable offset. Records between the two offsets are
-not synced. Therefore recovery does not trust these records, and writes the file without the accepted offset.
+On a follower, two more lines contain the accepted offset. The follower has copied the log up to this offset,
+and the cluster has accepted this part of the log. The two lines are also written alternately, and are used
+only by readers. A reader may read up to the accepted offset or the durable offset, whichever is higher.
+Records between the two offsets have not been synced. Therefore, recovery does not trust these records, and
+writes the file without the accepted offset.
 
-The file `clock` has two lines of the same form as `durable`, and each line is synced before the other line is
-written. The number in `clock` is the lead of the broker's time over real time in milliseconds, which never
-decreases.
+The file `clock` contains two lines in the same format as `durable`. Each line is synced before the other line
+is written. The number in `clock` is the difference between the broker's time and real time in milliseconds.
+It never decreases.
 """
 
 from __future__ import annotations
@@ -64,7 +70,8 @@ QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
 KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
-"""The name prefixes, before a number, of folders that could not be deleted and are not read."""
+"""The name prefixes of folders that could not be deleted and are no longer read. A number follows each
+prefix."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -96,7 +103,10 @@ def segment_path(first_offset: int) -> str:
 
 
 def segment_offsets(disk: Disk) -> list[int]:
-    """Return the first offsets of all segments, ascending, or raise `StoreError` for another file name."""
+    """Return the first offsets of all segments in ascending order.
+
+    Raise `StoreError` if the folder contains any other file name.
+    """
     names = disk.list(COMMITLOG)
     for name in names:
         if not (name.isdigit() and len(name) == OFFSET_DIGITS):
@@ -108,9 +118,10 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """The content of the file `durable`: an offset, its epoch, and whether the offset is reliable.
+    """The content of the file `durable`, which consists of an offset, its epoch, and whether the offset is
+    reliable.
 
-    `problem` describes the damage to the file, and is empty if the file is intact or missing.
+    `problem` describes the damage to the file. It is empty if the file is intact or missing.
     """
 
     offset: int
@@ -118,7 +129,7 @@ class Published:
     problem: str = ""
     epoch: int = 0
     accepted_offset: int = 0
-    """The offset up to which a follower has copied the accepted log, or 0 if none was published."""
+    """The offset up to which a follower has copied the accepted log, or 0 if no such offset was published."""
 
 
 def published(disk: Disk) -> Published:
@@ -135,58 +146,59 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """Return the published durable offset, or 0 without a readable offset."""
+    """Return the published durable offset, or 0 if no offset can be read."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """Return the offset in the bytes of the file `durable`, or 0 without a readable offset."""
+    """Return the offset contained in the bytes of the file `durable`, or 0 if no offset can be read."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the durable offset to live readers without a sync.
+    """Publish the durable offset to processes that read the live log, without a sync.
 
-    After a power failure, the published offset may be too low. The argument `turn` must be alternately even
-    and odd, and selects one of the two lines.
+    After a power failure, the published offset may be too low. The argument `turn` selects one of the two
+    lines. It must be alternately even and odd.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Publish the epoch of later offsets to live readers, by the rules of `publish_durable`."""
+    """Publish the epoch of later offsets to readers, following the rules of `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the accepted offset of a follower to live readers, by the rules of `publish_durable`."""
+    """Publish the accepted offset of a follower to readers, following the rules of `publish_durable`."""
     disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log from the bytes of `durable`, or None without an intact line."""
+    """Return the end of the readable log according to the bytes of `durable`, or None if no line is
+    intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
 
 
 def parse_epoch(stored: bytes) -> int:
-    """Return the epoch in the bytes of the file `durable`, or 0 if no epoch has begun."""
+    """Return the epoch contained in the bytes of the file `durable`, or 0 if no epoch has begun."""
     return _largest(stored, _EPOCHS_AT)
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Publish `offset` durably in place of any published offset, for a store that was never used."""
+    """Replace any published offset with `offset` durably, for a store that has never been used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
 
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
-    """Publish durably the `offset` at which recovery has cut the log.
+    """Durably publish the `offset` at which recovery has truncated the log.
 
-    The offset must not be below the published offset, except on a node of a cluster (`may_go_back`), because
-    the shared log contains the records that the node published. The file `durable` is not overwritten in
-    place, because a power failure may destroy lines that an earlier process wrote without a sync.
+    `offset` must not be lower than the published offset. An exception is a cluster node (`may_go_back`),
+    because the shared log contains the records that the node published. The file `durable` is not overwritten
+    in place, because a power failure may destroy lines that an earlier process wrote without a sync.
     """
     before = published(disk)
     assert may_go_back or offset >= before.offset, "what is durable is never cut"
@@ -198,21 +210,21 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return all lines of a file `durable` that publishes `offset`."""
+    """Return all lines of a `durable` file that publishes `offset`."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
-    """Return whether a record was ever stored in the log."""
+    """Return whether the log has ever contained a record."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 
 
 def read_clock(disk: Disk) -> int | None:
-    """Return the offset of the store's virtual clock in milliseconds, or None without a virtual clock.
+    """Return the offset of the store's virtual clock in milliseconds, or None if there is no virtual clock.
 
-    Raise `StoreDamaged` if no line of the file `clock` is intact, because the broker's time must not
+    Raise `StoreDamaged` if the file `clock` contains no intact line, because the broker's time must never
     decrease.
     """
     size = disk.size(CLOCK)
@@ -225,7 +237,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Create the virtual clock of a store durably. The clock begins at real time."""
+    """Durably create the virtual clock of a store. The clock starts at the current real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -233,7 +245,7 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Write the offset of the virtual clock durably, with `turn` as in `publish_durable`."""
+    """Durably write the offset of the virtual clock. `turn` has the same meaning as in `publish_durable`."""
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
     disk.sync(CLOCK)
@@ -278,7 +290,10 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
-    """Return the line with the given 20 digits, or a line that never matches if they are not digits."""
+    """Return the line that contains the given 20 digits.
+
+    If they are not digits, return a line that never matches.
+    """
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 

@@ -1,11 +1,11 @@
-"""The limits and the default settings of the product, in one place.
+"""The limits and default settings of the product.
 
-_MAX, _MIN    a limit, with the unit before it (BODY_BYTES_MAX), or else a number of items
-_DEFAULT      the default of a setting or an attribute
-_MS, _BYTES   a duration, a size
+_MAX, _MIN    a limit; the name includes the unit (BODY_BYTES_MAX), or else the limit is a number of items
+_DEFAULT      the default value of a setting or attribute
+_MS, _BYTES   a duration in milliseconds, or a size in bytes
 
-A limit that only one module uses is defined in that module. The limits of a message are imported, because
-user processes check messages by the same limits.
+A limit that is used by only one module is defined in that module. The message limits are imported, because
+client processes check messages against the same limits.
 """
 
 from __future__ import annotations
@@ -35,43 +35,45 @@ from tidewheel.message_rules import (
 from tidewheel.message_rules import TOPIC_CHARACTERS_MAX as TOPIC_CHARACTERS_MAX
 from tidewheel.message_rules import WALL_MS_MIN as WALL_MS_MIN
 
-BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # the limit of decompression by a tool
-BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # the limit of decompression by a receive, in 11 ms
+BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # This limit applies when a tool decompresses a body.
+BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # A receive takes 11 ms to decompress such a body.
 PROPERTIES_STORED_BYTES_MAX = 32_767
-TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # the maximum size of a tag in a message or filter
+TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # This is the maximum tag size in messages and filters.
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 
 GROUP_CHARACTERS_MAX = 120
 LITE_TOPIC_BYTES_DEFAULT = 64
-LITE_TOPIC_BYTES_MAX = 200  # the length is stored in one byte in lease records
+LITE_TOPIC_BYTES_MAX = 200  # Lease records store the length in one byte.
 LITE_TOPICS_MAX = 100_000
 LITE_SUBSCRIPTIONS_PER_CLIENT_MAX = 2_000
 LITE_SUBSCRIPTIONS_MAX = 500_000
 LITE_SILENT_MS_MAX = 120_000
 LITE_MOVED_MAX = 100_000
 TOPICS_MAX = 100_000
-TOPICS_CACHED = 16_384  # the number of topics with cached encodings, a few MB in total
-SUBSCRIPTIONS_MAX = 100_000  # of groups to topics; also the maximum number of group policies
-RECENT_IDS_SPILLED_MAX = 1 << 18  # ids outside of their buckets, with about 230 bytes of memory each
-SAME_ID_READ_MAX = 256  # the number of records with one id that are compared with a repeated send
-HALVES_WAITING_MAX = 1_000_000  # open and expired half messages, with about 600 bytes of memory each
-RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # half messages in memory; commits of others read the log
+# This is the number of topics whose encoded names are cached. The cache uses a few MB.
+TOPICS_CACHED = 16_384
+SUBSCRIPTIONS_MAX = 100_000  # This also limits the number of group policies.
+RECENT_IDS_SPILLED_MAX = 1 << 18  # Each ID stored outside its bucket uses about 230 bytes.
+SAME_ID_READ_MAX = 256  # A repeated send is compared with up to this number of records.
+HALVES_WAITING_MAX = 1_000_000  # This includes expired half messages. Each uses about 600 bytes of memory.
+RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # To commit an older half message, the broker reads the log.
 QUEUE_COUNT_DEFAULT = 4
 QUEUE_COUNT_MAX = 1024
 
 SEGMENT_BYTES_DEFAULT = 1024 * 1024 * 1024
 SEGMENT_BYTES_SMALL = 16 * 1024 * 1024
-SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # the minimum that the broker chooses, with room for the largest record
+SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # A segment of this size has room for the largest record.
 QUEUE_FILE_ENTRIES = 300_000
-QUEUE_FILES_COMPARED_BYTES = 4 * 1024 * 1024  # verified per tick, in 10 ms, but at least one file
-TAIL_ENTRIES_MAX = 256  # unwritten entries per queue (5 KiB); longer tails are written to the file
-TAILS_BYTES_MAX = 32 * 1024 * 1024  # of all queues, except tails with few entries
-REFUSED_TAIL_BYTES_MAX = 256 * 1024  # of a queue whose file cannot be written; a longer tail is dropped
-CUT_QUEUES_MAX = 100  # queues per step of a cut, in 14 to 34 ms if all entries are in files
-CUT_QUEUE_BYTES = 64 * 1024  # unverified bytes of a file that count as one queue
-CUT_QUEUE_GROUPS = 25  # groups of a queue that count as one queue
-CUT_ROWS_PER_RECORD_MAX = 5_000  # rows of missed messages in a retention record
-FILES_OPEN_MAX = 2_048  # open files of a store; connections also need descriptors
+# Each tick verifies this amount in 10 ms, but at least one file.
+QUEUE_FILES_COMPARED_BYTES = 4 * 1024 * 1024
+TAIL_ENTRIES_MAX = 256  # Longer tails (over 5 KiB) are written to the queue file.
+TAILS_BYTES_MAX = 32 * 1024 * 1024  # This is the total for all queues, except tails with few entries.
+REFUSED_TAIL_BYTES_MAX = 256 * 1024  # A longer tail is dropped if its queue file cannot be written.
+CUT_QUEUES_MAX = 100  # A step takes 14 to 34 ms if all entries are in files.
+CUT_QUEUE_BYTES = 64 * 1024  # This amount of unverified file data counts as one queue.
+CUT_QUEUE_GROUPS = 25  # This number of groups counts as one queue.
+CUT_ROWS_PER_RECORD_MAX = 5_000  # A retention record contains up to this number of rows of missed messages.
+FILES_OPEN_MAX = 2_048  # This limit applies to the files of a store. Connections also need descriptors.
 FLUSHES_IN_FLIGHT_MAX = 3
 SNAPSHOT_LOG_BYTES = 64 * 1024 * 1024
 REPLAYED_BETWEEN_SPILLS = 1_000
@@ -84,24 +86,26 @@ TOKEN_COUNT_MAX = 10_000
 REFUSALS_KEPT = 1_000
 
 RECEIVE_BATCH_MAX = 32
-RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # per response, which has at least one message of any size
-ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # the total of messages in unread responses to receives
+RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # A response may always contain one message of any size.
+ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # This is the total size of the messages in unread receive responses.
 ENTRIES_PER_REQUEST_MAX = 1_024
-FIELDS_PER_REQUEST_MAX = 32_768  # including the fields of nested messages
+FIELDS_PER_REQUEST_MAX = 32_768  # This includes the fields of nested messages.
 POLLS_PER_CLIENT_MAX = 1_024
-LONG_POLL_MS = 20_000  # the maximum duration of a long poll
-LEASE_MS_DEFAULT = 60_000  # the lease of a receive without an invisible duration
+LONG_POLL_MS = 20_000  # A long poll lasts no longer than this.
+LEASE_MS_DEFAULT = 60_000  # This applies to a receive without an invisible duration.
 POLLS_MAX = 16_384
-POLLS_PER_ADDRESS_MAX = POLLS_MAX // 2  # half of all, as clients behind a proxy share an address
-STREAMS_PER_CLIENT_MAX = 16  # Telemetry streams; a further stream ends the oldest stream
-LENT_PER_CLIENT_MAX = 1_024  # groups and topics whose last response to a client is stored
-COMMANDS_WAITING_MAX = 1_000  # unread commands in the Telemetry stream of a client
-COMMANDS_WAITING_BYTES_MAX = 8 * 1024 * 1024  # per stream, which accepts a command below the limit
+# Only half of the polls may come from one address, which may be a proxy.
+POLLS_PER_ADDRESS_MAX = POLLS_MAX // 2
+STREAMS_PER_CLIENT_MAX = 16  # When another Telemetry stream is opened, the oldest one is closed.
+LENT_PER_CLIENT_MAX = 1_024  # The last response to a client is stored for this number of groups and topics.
+COMMANDS_WAITING_MAX = 1_000  # This applies to unread commands in a client's Telemetry stream.
+# A stream accepts another command as long as it is below this limit.
+COMMANDS_WAITING_BYTES_MAX = 8 * 1024 * 1024
 COMMANDS_WAITING_ALL_BYTES_MAX = 64 * 1024 * 1024
-CLIENT_SERIES_MAX = 50_000  # the total of all clients, which take 40 MB
+CLIENT_SERIES_MAX = 50_000  # This is the total for all clients, and requires 40 MB.
 CLIENT_SERIES_EACH_MAX = 256
 CLIENTS_MAX = 50_000
-CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # half is reserved for other addresses
+CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # The other half is reserved for clients at other addresses.
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 AUTO_RENEW_LEASE_MS = 30_000
@@ -117,27 +121,28 @@ RETRY_AFTER_MS = (
 )
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
 PARKED_PER_QUEUE_MAX = 100_000
-SCANNED_PER_RECEIVE_MAX = 300  # messages, or equivalent work, before other receives run
-WORK_NS = 20_000  # one unit of work: the time to read and check a small message
-WORK_BYTES = 16 * 1024  # the bytes of a record that take one unit of work to read and check
+SCANNED_PER_RECEIVE_MAX = 300  # After this number of messages or equivalent work, other receives run.
+WORK_NS = 20_000  # One unit of work is the time required to read and check a small message.
+WORK_BYTES = 16 * 1024  # Reading and checking this number of record bytes takes one unit of work.
 FILTER_CHARACTERS_MAX = 4_096
 FILTER_TAGS_MAX = 2_048
 FILTER_DEPTH_MAX = 50
 FILTER_TERMS_MAX = 128
-FILTER_MARKS_MAX = 1_024  # opening parentheses and commas, each of which takes 8 us to parse
-FILTER_PASSES_MAX = 128  # passes of all CONTAINS over one property, 8 ms for 16 KiB
+FILTER_MARKS_MAX = 1_024  # Parsing each opening parenthesis or comma takes 8 us.
+FILTER_PASSES_MAX = 128  # For 16 KiB, all CONTAINS passes over a property take 8 ms.
 FILTER_NUMBER_CHARACTERS_MAX = 128
 FILTER_NUMBERS_KEPT_MAX = 4_096
 FILTERS_KEPT_MAX = 512
-FILTERS_PER_GROUP_MAX = 8  # filters per topic, all of which check each message that a receive skips
-FILTERS_WORK_MAX = 900  # in WORK_NS, for all filters of a group on one message of 16 KiB, 18 ms in total
-FILTERS_BYTES_MAX = 64 * 1024 * 1024  # the total of the filters of all groups
-FILTER_IDLE_MS = 5 * 60_000  # covers a rolling update and the return of a killed client
-FILTER_STEP_MS = 60_000  # the maximum interval between two receives that counts as idle time
+# This applies per topic. A message skipped by a receive is checked against all filters.
+FILTERS_PER_GROUP_MAX = 8
+FILTERS_WORK_MAX = 900  # This is in WORK_NS per 16 KiB message, or 18 ms for all filters of a group.
+FILTERS_BYTES_MAX = 64 * 1024 * 1024  # This is the total size of the filters of all groups.
+FILTER_IDLE_MS = 5 * 60_000  # This allows for a rolling update and for the restart of a killed client.
+FILTER_STEP_MS = 60_000  # A longer interval between two receives does not count as idle time.
 FILTER_LOOK_MS = 10_000
-FILTER_SETTINGS_MS = 6 * 60_000  # official clients repeat their settings every 5 minutes or later
-FILTER_CLIENT_MS = 120_000  # the time without a heartbeat after which a client releases its filter
-FILTER_CLIENTS_MAX = 10_000  # the number of clients whose last filter is stored
+FILTER_SETTINGS_MS = 6 * 60_000  # Official clients repeat their settings at intervals of 5 minutes or more.
+FILTER_CLIENT_MS = 120_000  # A client that sends no heartbeat for this time releases its filter.
+FILTER_CLIENTS_MAX = 10_000  # The last filter is stored for this number of clients.
 
 CHECK_IMMUNITY_MS = 6_000
 CHECK_INTERVAL_MS = 10_000
@@ -145,9 +150,10 @@ CHECK_INTERVAL_MS_MAX = 300_000
 CHECK_COUNT_DEFAULT = 15
 CHECK_COUNT_MAX = 10_000
 CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
-CHECKS_WOKEN_MAX = 32  # half messages that a new producer wakes; each check-back wakes another
+# A new producer triggers up to this number of check-backs. Each check-back triggers another.
+CHECKS_WOKEN_MAX = 32
 HALVES_LOOKED_AT_ONCE = 250
-HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # half messages below a cut, whose records are in keep files
+HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # This applies to half messages whose records are in keep files.
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
@@ -171,87 +177,98 @@ SCHEDULE_PREVIEW_COUNT_MAX = 100
 SCHEDULE_SEARCHES_PER_TICK_MAX = 4_000
 SCHEDULE_SEARCH_MS = 9 * 366 * 86_400_000
 RECURRENCES_KEPT_MAX = 1_024
-OPEN_RECORD_BYTES_MAX = 1024 * 1024  # the limit above which acknowledgements take several records
-UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # the limit above which internal appends wait
+OPEN_RECORD_BYTES_MAX = 1024 * 1024  # Above this limit, acknowledgements are split into several records.
+UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # Above this limit, internal appends wait.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
-CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # the limit above which appends of callers wait
-CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # the minimum that a record counts
-CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # the limit above which appends of callers are refused
-CALLS_PER_TURN_MAX = 256  # calls per iteration of the event loop, or one call with several messages
-CALLS_PER_TURN_BYTES_MAX = 8 * 1024 * 1024  # bytes of requests per iteration, or one message
-CALLER_WAITING_BYTES = 1024  # the bytes counted per waiting call, in addition to its message
+CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients wait.
+CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # Each record counts as at least this number of bytes.
+CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients are rejected.
+CALLS_PER_TURN_MAX = 256  # This applies to each event loop iteration, or to one call with several messages.
+# This applies to the requests of an event loop iteration, or to one message.
+CALLS_PER_TURN_BYTES_MAX = 8 * 1024 * 1024
+CALLER_WAITING_BYTES = 1024  # Each waiting call counts as this number of bytes plus its message.
 TIMERS_PER_TOPIC_MAX = 200_000_000
 CLOCK_BACK_MS_MIN = 50
 CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50
 
-LOOK_BYTES_MAX = 4 * 1024 * 1024  # bodies per response to a query, which has at least one message
+# This applies to the bodies in a query response, which may always contain one message.
+LOOK_BYTES_MAX = 4 * 1024 * 1024
 HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
 
-CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX  # concurrent streams, for long polls and all other calls
-CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # a connected client has at least one open stream
-STREAM_WINDOW_BYTES = 1024 * 1024  # the unread bytes of a request
+# These streams are shared by long polls and all other calls.
+CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX
+CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # Each connected client has at least one open stream.
+STREAM_WINDOW_BYTES = 1024 * 1024  # This limits the unread bytes of a request.
 CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
-CONNECTION_HEADERS_BYTES_MAX = 2 * 1024 * 1024  # of all open calls; further calls are refused
-HEADERS_COUNT_MAX = 128  # the number of fields of a header block
+# This is the total for all open calls. Further calls are rejected.
+CONNECTION_HEADERS_BYTES_MAX = 2 * 1024 * 1024
+HEADERS_COUNT_MAX = 128  # This is the number of fields in a header block.
 HEADER_BLOCK_BYTES_MAX = (
     2 * HEADERS_BYTES_MAX
-)  # blocks up to this size are refused; larger ones end the connection
-FRAME_MS_MAX = 20_000  # the time for a whole frame, a header block of several frames, or a preface
-IDLE_FRAMES_MAX = 2_000  # frames without progress in a burst
+)  # Blocks up to this size are rejected. A larger block ends the connection.
+# This applies to a whole frame, to a header block that spans several frames, and to a preface.
+FRAME_MS_MAX = 20_000
+IDLE_FRAMES_MAX = 2_000  # A burst may contain this number of frames that make no progress.
 IDLE_FRAMES_PER_SECOND = 100
-IDLE_DATA_BYTES_MAX = 16  # a DATA frame up to this size makes no progress
+IDLE_DATA_BYTES_MAX = 16  # A DATA frame of up to this size does not count as progress.
 PING_INTERVAL_MS_MIN = 10_000
-WORK_PER_TURN_MAX = 32  # frames, or work of 10 us, per connection and iteration of the event loop
-REQUEST_MS_MAX = 30_000  # the time for a request, plus the time for its bytes at the minimum rate
+# Each connection may process this number of frames per event loop iteration. Other work counts as one frame
+# per 10 us.
+WORK_PER_TURN_MAX = 32
+REQUEST_MS_MAX = 30_000  # The time to transfer the request at the minimum rate is added.
 REQUEST_BYTES_PER_SECOND_MIN = 8 * 1024
-REQUESTS_BYTES_MAX = 8 * REQUEST_BYTES_MAX  # of incomplete requests and unread messages of request streams
+# This applies to incomplete requests and to unread messages of request streams.
+REQUESTS_BYTES_MAX = 8 * REQUEST_BYTES_MAX
 REQUESTS_PER_CONNECTION_BYTES_MAX = 2 * REQUEST_BYTES_MAX
-REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # the decompressed size of a message
-UNPACKED_RATIO_MAX = 32  # the expected compression ratio of a message
-UNPACKED_BYTES_FREE = 512 * 1024  # the allowed bytes above the expected ratio
-UNPACKED_PER_TURN_BYTES = 512 * 1024  # per connection and iteration of the event loop, or one message
-UNPACKED_BYTES_PER_FRAME = 1024  # bytes above the ratio that count as a frame without progress
-QUESTION_BYTES_MAX = 64 * 1024  # of a request that opens a stream, which is kept until the stream ends
-CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # the unread bytes of the responses of a connection
-UNREAD_BYTES_MAX = ANSWERS_BYTES_MAX + COMMANDS_WAITING_ALL_BYTES_MAX  # of all connections
-UNREAD_MS_MAX = 60_000  # the time in which a client must read some bytes of its responses
-WATCHES_MAX = 16_384  # concurrent health watches
-HANDSHAKES_MAX = 64  # concurrent TLS handshakes; a slow handshake releases its slot
+REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # This limits the decompressed size of a message.
+UNPACKED_RATIO_MAX = 32  # This is the expected compression ratio of a message.
+UNPACKED_BYTES_FREE = 512 * 1024  # A message may exceed the expected ratio by this number of bytes.
+# Each connection may decompress this amount per event loop iteration, or one message.
+UNPACKED_PER_TURN_BYTES = 512 * 1024
+UNPACKED_BYTES_PER_FRAME = 1024  # This excess over the ratio counts as one frame without progress.
+QUESTION_BYTES_MAX = 64 * 1024  # A request that opens a stream is kept in memory until the stream ends.
+CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # This limits the unread response data of a connection.
+# This is the total for all connections.
+UNREAD_BYTES_MAX = ANSWERS_BYTES_MAX + COMMANDS_WAITING_ALL_BYTES_MAX
+UNREAD_MS_MAX = 60_000  # A client must read some of its response data within this time.
+WATCHES_MAX = 16_384  # This limits the number of concurrent health watches.
+HANDSHAKES_MAX = 64  # A slow TLS handshake releases its slot.
 HANDSHAKE_SLOT_MS_MAX = 500
 HANDSHAKE_MS_MAX = 10_000
 
-HTTP_BODY_BYTES_MAX = 512 * 1024  # fits a schedule of 64 KiB with every character escaped
-HTTP_MESSAGES_BYTES_MAX = 6 * 1024 * 1024  # BODY_BYTES_MAX in base64 with properties, 16 ms to parse
-HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # the total of the bodies of concurrent requests
-HTTP_BODY_VALUES_MAX = 10_000  # the values of a JSON body, including names and brackets
-HTTP_FIELDS_MAX = 5_000  # fields checked per call; reporting 1,000 errors takes 1 ms
+HTTP_BODY_BYTES_MAX = 512 * 1024  # A 64 KiB schedule fits even if every character is escaped.
+# This allows BODY_BYTES_MAX in base64 plus properties. Parsing takes 16 ms.
+HTTP_MESSAGES_BYTES_MAX = 6 * 1024 * 1024
+HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # This is the total size of the bodies of concurrent requests.
+HTTP_BODY_VALUES_MAX = 10_000  # The values of a JSON body include names and brackets.
+HTTP_FIELDS_MAX = 5_000  # This number of fields is checked per call. Reporting 1,000 errors takes 1 ms.
 HTTP_TIMERS_VALUES_MAX = 100_000
 HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 2_048
 HTTP_CONNECTIONS_PER_ADDRESS_MAX = 1_536
-HTTP_POLLS_MAX = 1_536  # open long polls; all other connections are reserved for other calls
+HTTP_POLLS_MAX = 1_536  # The remaining connections are reserved for calls other than long polls.
 HTTP_POLLS_PER_ADDRESS_MAX = 1_152
 HTTP_FORWARDED_MAX = 256  # concurrent requests of a follower to the leader, with one thread each
 TOPIC_RETENTION_MS_MIN = 1_000
 TOPIC_RETENTION_MS_MAX = 100 * 366 * 86_400_000
 TASK_SLICE = 50
-FILTER_PROPERTIES_MAX = 20  # properties in a filter of timers
+FILTER_PROPERTIES_MAX = 20  # A timer filter may contain up to this number of properties.
 DEAD_LETTERS_LOOKED_AT_ONCE = 32
 DEAD_LETTERS_LOOKED_AT_MAX = 50_000
 TIMERS_LOOKED_AT_FIRST = 250
 TIMERS_LOOKED_AT_MIN = 64
-TIMERS_LOOK_WORK_MAX = 250  # in WORK_NS, for records of timers that are read at once
+TIMERS_LOOK_WORK_MAX = 250  # This is in WORK_NS, for timer records that are read together.
 TIMERS_LOOKED_AT_MAX = 64_000
 TASKS_RUNNING_MAX = 4
 TASKS_KEPT_MAX = 100
 TIMER_BATCH_MAX = 1_000
 TIMER_WINDOWS_MAX = 10_000
 REASON_CHARACTERS_MAX = 1_000
-DEAD_REASON_CHARACTERS_MAX = 200  # of the reason of a consumer, stored as a property of the dead letter
+DEAD_REASON_CHARACTERS_MAX = 200  # The consumer's reason is stored as a property of the dead letter.
 
 TIMER_ROWS_READ_AHEAD_MAX = 250_000
 TIMER_ROWS_PER_BATCH_MAX = 65_536

@@ -1,44 +1,46 @@
-"""Recovery of the end of the log after a shutdown or crash, and detection of damage in the log.
+"""Recovers the end of the log after a shutdown or crash, and detects damage in the log.
 
-Recovery checks the magic, the physical offset, and the CRC of every record from the first segment on (for
-imported records, by the rules of `commitlog.imported`). The handling of the first bytes that are not a record
-depends on the offset:
+Recovery checks the magic number, physical offset, and CRC of every record, starting at the first segment.
+Imported records are checked by the rules in `commitlog.imported`. When recovery finds bytes that are not a
+valid record, the result depends on their offset:
 
-* Below the published durable offset, the bytes are damage. The scan resumes at the next magic whose record
-  has its own offset and a correct CRC. The damaged range is reported, and no record after it is lost.
-* At or above the published durable offset, the bytes are a torn tail, and the log ends there.
-* If the file `durable` is damaged and no published offset can be read, any later intact record proves that
-  the bytes are damage. Only bytes without a later intact record are the torn tail.
+* Below the published durable offset, the bytes are treated as damage. The scan resumes at the next magic
+  number that belongs to a record with the expected offset and a correct CRC. The damaged range is reported,
+  and no record after it is lost.
+* At or above the published durable offset, the bytes are treated as a torn tail, and the log ends there.
+* If the file `durable` is damaged and contains no readable offset, any later intact record proves that the
+  bytes are damage. The bytes are a torn tail only if no intact record follows.
 
-The torn tail is cut, durably and before the first append, so that no stale record can reappear:
+The torn tail is removed durably before the first append, so that no stale record can reappear:
 
-    1. later segments are deleted, the last first, and earlier unsynced deletions are made durable
-    2. the bytes after the published offset are written again, and synced
-    3. the last segment is truncated at the end, and allocated to its whole length with zeros
-    4. the end offset is published
+    1. later segments are deleted in reverse order, and earlier unsynced deletions are made durable
+    2. the bytes after the published offset are rewritten and synced
+    3. the last segment is truncated at the end of the log and is extended to its full length with zeros
+    4. the end offset of the log is published
 
-The process may end, or the disk may fail, between any two steps of a cut and within each step. The next
-recovery finds the same end of the log, because only bytes after the end are deleted or cut. The missing bytes
-of a short segment count as zeros, and are allocated again. Step 2 is needed because pages that a failed sync
-dropped can still be read but would never be written to disk (see `commitlog.disk`), even if an earlier
-process wrote the pages.
+The process may end, or the disk may fail, during or between any of these steps. The next recovery finds the
+same end of the log, because only bytes after the end are deleted or truncated. If a segment file is too
+short, the missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that
+were dropped by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). This
+applies even if an earlier process wrote the pages.
 
-The tail of the log of a node (`services.cluster.replica`) may be the only copy of its records. Therefore the
-tail of a node is kept (`keep_tail` instead of `cut`), and is compared with the records that are later
-appended at the same offsets (`services.cluster.tail`).
+The tail of the log of a cluster node (`services.cluster.replica`) may be the only copy of its records.
+Therefore, the tail of a node is kept (`keep_tail` is called instead of `cut`). It is later compared with the
+records that are appended at the same offsets (`services.cluster.tail`).
 
-A scan may begin at any record, and begins at the snapshot if a snapshot exists. The method `check` only
-searches for damage, and skips intact records by their lengths and CRCs without decoding the records.
+A scan can begin at any record. If a snapshot exists, the scan begins at the offset of the snapshot. `check`
+only searches for damage. It skips intact records based on their lengths and CRCs, without decoding them.
 
-Cost: one read of the log from the start of the scan (26 us for a record of 1 KB, or 2 us with `check`), and
-one write of the bytes after the published offset. After `kill -9`, these bytes are the flushes in progress.
+Cost: The log is read once from the start of the scan, which takes 26 us for a record of 1 KB, or 2 us with
+`check`. The bytes after the published offset are written once. After `kill -9`, these bytes belong to the
+flushes that were in progress.
 
-Weak spot: at or above the published offset, damage cannot be distinguished from a torn tail, and all later
-bytes are cut. The offset of acknowledged records is published before the acknowledgement, but the file
-`durable` is not synced, so a power failure may lose the published offset. A damaged file `durable` together
-with a power failure may leave a gap in flushes that were in progress and not acknowledged. If a timer was
-replaced twice in such flushes, and the gap contains the first replacement, the original timer is pending
-again in addition to the second replacement.
+Weak spot: At or above the published offset, damage cannot be distinguished from a torn tail, and all later
+bytes are removed. The offset of acknowledged records is published before the acknowledgement is sent.
+However, the file `durable` is not synced, so the published offset may be lost in a power failure. If the file
+`durable` is damaged and the power fails, there may be a gap in flushes that were in progress and had not been
+acknowledged. If a timer was replaced twice in such flushes, and the first replacement is in the gap, both the
+original timer and the second replacement are pending afterwards.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Found(NamedTuple):
 
 
 class LogScan:
-    """One pass over the log on a disk, after which `end_offset` and `damaged` contain the result."""
+    """A single pass over the log on a disk. After the pass, `end_offset` and `damaged` contain the result."""
 
     def __init__(
         self,
@@ -95,11 +97,12 @@ class LogScan:
         *,
         may_lack_segments: bool = False,
     ) -> None:
-        """Prepare a pass, or raise `StoreError` if a segment is missing, or OSError if the disk fails.
+        """Prepare a scan. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
         The log below `start_at` is known to be durable and is not read. Records after `stop_at` were not
-        acknowledged and are dropped, and unreadable bytes before `stop_at` are damage. If `may_lack_segments`
-        is true, a missing segment between two others is also treated as damage.
+        acknowledged and are dropped. Unreadable bytes before `stop_at` are treated as damage. If
+        `may_lack_segments` is true, a missing segment between two existing segments is also treated as
+        damage.
         """
         self._disk = disk
         self._start_at = start_at
@@ -127,17 +130,17 @@ class LogScan:
         return (found for found in self._segments() if found is not None)
 
     def check(self) -> None:
-        """Scan the log once without returning records, or raise OSError if the disk fails."""
+        """Scan the log once without returning any records, or raise OSError if the disk fails."""
         for _ in self.checking():
             pass
 
     def checking(self) -> Iterator[int]:
-        """Scan the log like `check`, and yield the log offset after each read."""
+        """Scan the log in the same way as `check`, and yield the log offset after each read."""
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
     def _segments(self) -> Iterator[Found | None]:
-        """Yield the intact records or, in a check, None for each group of intact records."""
+        """Yield each intact record or, during a check, yield None for each group of intact records."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -150,19 +153,20 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self, epoch: int = 0) -> None:
-        """Remove or zero all bytes after `end_offset`, and make all bytes before it durable, after the pass.
+        """After the scan, remove or zero all bytes after `end_offset`, and make all preceding bytes durable.
 
-        `epoch` is the epoch of the log's end according to the records. After an OSError, a new recovery
-        continues the cut.
+        `epoch` is the epoch at the end of the log according to the records. If OSError is raised, the next
+        recovery completes the operation.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
-        # The last segment is deleted first, so that a crash leaves fewer segments but no hole.
+        # The last segment is deleted first, so that a crash leaves fewer segments but never a hole.
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
-        # A power failure may undo earlier deletions and remove names whose sync failed. Deletions of segments
-        # depend on durable snapshots, and cuts of the log depend on durable keep files.
+        # A power failure may undo earlier deletions, and may remove files whose directory entries could not
+        # be synced. A segment may be deleted only if the snapshots are durable, and the start of the log may
+        # be moved only if the keep files are durable.
         for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
             self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
@@ -172,9 +176,10 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def keep_tail(self, epoch: int = 0) -> None:
-        """Make the files before `end_offset` whole and publish `end_offset`, but keep the bytes after it.
+        """Extend the files before `end_offset` to their full length, and publish `end_offset`.
 
-        After an OSError, a new recovery completes the change.
+        The bytes after `end_offset` are kept. If OSError is raised, the next recovery completes the
+        operation.
         """
         kept = [
             first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
@@ -183,7 +188,8 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Write and sync the bytes of a segment that were read but may be only in the page cache."""
+        """Write and sync the bytes of a segment that have been read, because they may exist only in the page
+        cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -193,25 +199,28 @@ class LogScan:
             self._disk.sync(path)
 
     def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
-        """Extend each segment to its whole length, with zeros after the log's end unless the tail is kept."""
-        # The last segment has the size in the file `format`. Each other segment ends at the start of the next
-        # segment.
+        """Extend each segment to its full length.
+
+        The part after the end of the log is filled with zeros unless the tail is kept.
+        """
+        # The size of the last segment is specified in the file `format`. Every other segment ends where the
+        # next segment begins.
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
-            # The file is truncated and allocated, because writing 1 GiB of zeros would delay the startup.
+            # The file is truncated and allocated, because writing 1 GiB of zeros would delay startup.
             if first_offset == kept[-1] and self.end_offset < end and not keeps_tail:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
         for end, following in zip(ends, kept[1:], strict=False):
             self._fill(end, following)
-        # The last segment is longer than the others if it contains a record that is larger than a segment.
+        # The last segment is larger than the others if it contains a record that is larger than a segment.
         last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Allocate missing segments, whose records are reported as damage."""
+        """Allocate missing segments. Their records are reported as damaged."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -238,11 +247,11 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return the end of a segment, which is the start of the next segment unless segments are missing.
+        """Return the end of a segment. Unless segments are missing, this is the start of the next segment.
 
-        In releases in which `CommitLog.take_flush` did not wait for the flush that creates a segment, a kill
-        could leave a missing segment. A flush had created a segment, and an earlier flush had not created the
-        preceding segment.
+        In earlier releases, `CommitLog.take_flush` did not wait for the flush that creates a segment, so a
+        kill could leave a gap between segments. In this case, a later flush had created its segment, but an
+        earlier flush had not yet created the preceding segment.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -253,7 +262,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return the position at which a scan resumes after invalid bytes, or -1 at the end."""
+        """Return the position at which the scan resumes after invalid bytes, or -1 if the log ends there."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1
@@ -265,13 +274,14 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether an intact record in the segment or a later segment proves that the log continues."""
+        """Return whether an intact record in this segment or a later segment proves that the log
+        continues."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Record the bytes from the current end up to `end_offset`, where the log continues, as damage."""
+        """Record the bytes from the current end up to `end_offset`, where the log continues, as damaged."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -280,9 +290,9 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next segment begins after the end of a whole segment, unless the preceding
-        file, or the blank at its end, reaches the next segment. Segments of a log may differ in size (see
-        `commitlog.segments`).
+        A segment is missing if the next segment begins after the end of a full segment. This rule does not
+        apply if the preceding file, or the blank at its end, extends to the next segment. The segments of a
+        log may have different sizes (see `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
@@ -296,7 +306,8 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Return whether the file of a segment, or the blank at its end, reaches the offset `following`."""
+        """Return whether the file of a segment, or the blank at its end, extends to the offset
+        `following`."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -305,7 +316,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether an intact record of log offset `offset`, or a blank, is at a position."""
+    """Return whether a position contains an intact record with the log offset `offset`, or a blank."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -315,10 +326,11 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return the offset up to which a core that replaces another core in one process trusts the log.
+    """Return the offset up to which the log is trusted by a core that replaces another core in the same
+    process.
 
-    The result is at least the acknowledged offset of the other core. A flush that was in progress when the
-    other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
+    The result is not lower than the acknowledged offset of the replaced core. A flush that was in progress
+    when that core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
     fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
@@ -331,15 +343,16 @@ def _missing(first_offset: int) -> StoreError:
 
 
 def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
-    """Return the intact record at a position with the physical offset `offset`, or None."""
+    """Return the intact record at a position if its physical offset is `offset`, or else None."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
     record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
-    # A body may contain whole records (a log sent as a message), and a tail may contain stale records. Such
-    # records have other offsets. The offset is checked before the CRC, because the check is cheaper.
+    # A message body may contain complete records (for example, if a log is sent as a message), and a tail may
+    # contain stale records. Such records can be recognized by their physical offsets. The offset is checked
+    # before the CRC because this check is cheaper.
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
@@ -349,10 +362,10 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous intact records from a position on, within one read.
+    """Return the end of the contiguous intact records that begin at a position, within a single read.
 
-    `_record_at` would find the same records, but would also decode the records. Without an intact record,
-    return the position.
+    `_record_at` would find the same records, but would also decode them. If there is no intact record, return
+    the position itself.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -372,7 +385,7 @@ def _sound_from(view: View, position: int, first_offset: int) -> int:
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:
-    """Return whether the blank at the end of a segment of `until` bytes is at a position."""
+    """Return whether a position contains the blank at the end of a segment of `until` bytes."""
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
@@ -380,7 +393,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return the start of the next intact record at or after a position, or -1 if no record follows."""
+    """Return the start of the next intact record at or after a position, or -1 if there is none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

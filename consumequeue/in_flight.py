@@ -1,8 +1,9 @@
-"""The messages of one queue that a group has in flight, and the next message to deliver.
+"""Tracks the messages of one queue that are in flight for a consumer group, and the next message to deliver.
 
     ... known to `GroupOffsets` ...|next_offset ... never delivered since startup ...
 
-A message passes through the following states in a group. The durable part of the state is in `offsets.py`:
+Within a group, each message passes through the following states. The durable part of this state is stored in
+`offsets.py`:
 
     state    event                                            next state
     fresh    a receive reads it, its message group is free    leased
@@ -18,11 +19,11 @@ A message passes through the following states in a group. The durable part of th
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Below `next_offset`, each offset that is not done is leased to a consumer, ready, parked, or set aside
-(`consumequeue.set_aside`). The generation, which is never used twice, identifies a lease.
+Each offset below `next_offset` that is not done is leased to a consumer, ready, parked, or set aside
+(`consumequeue.set_aside`). A lease is identified by its generation, which is never reused.
 
-A message group without leased or waiting messages is free and has no entry. The states of a message group
-are:
+A message group that has no leased or waiting messages is free and has no entry. The states of a message group
+are as follows:
 
     free ---- a message is leased ----> closed ---- the last lease ended ----> its lowest message has the turn
      ^                                    ^                                          |            |
@@ -34,19 +35,20 @@ are:
 - Only the message with the turn is delivered, together with the following messages of a run in the same
   receive (`services.broker.groups.message_leasing`).
 
-The state of messages in flight is not durable, and is derived from the offsets. At startup, only recorded
+The state of in-flight messages is not durable, and is derived from the offsets. At startup, only recorded
 leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends
-a lease changes first the offsets, and then the state of messages in flight.
+a lease first updates the offsets, and then updates the in-flight state.
 
-A queue of lite topics is not read in order, because messages are found by their lite topics
-(`lite_index.py`). In a queue of lite topics, `next_offset` remains at the committed offset, and no message is
-ready or parked. A lite topic is a message group whose next message is looked up when the lease of the
-previous message has ended.
+A queue for lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
+In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. A lite
+topic is treated as a message group. Its next message is looked up when the lease of the previous message has
+ended.
 
-Memory: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Cost:
-one heap operation for a lease, for the end of a lease, and for a delivery turn. Weak spots: `withdraw`,
-`skipped_to`, `judge_again`, and `MessageGroups.cut` read all waiting messages. After a restart,
-`unleased_until` reads all leases until the messages with recorded leases have been passed.
+Memory: There is one entry for each message that is leased, ready, parked, or set aside, and the number of
+messages in each state is limited. Cost: Each lease, each end of a lease, and each delivery turn requires one
+heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again`, and `MessageGroups.cut` iterate over all
+waiting messages. After a restart, `unleased_until` iterates over all leases until the reader has passed the
+messages with recorded leases.
 """
 
 from __future__ import annotations
@@ -63,24 +65,25 @@ from consumequeue.offsets import GroupOffsets
 from consumequeue.set_aside import SetAside
 
 ANY_FILTER = 1
-"""The filter bit of a group with one filter."""
+"""The filter bit of a group that has only one filter."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease of one message to a consumer.
+    """The lease of a message to a consumer.
 
-    `client_id` is set if the broker renews the lease for the client, until `renewed_until_ms`. `consumer` is
-    always the client that has the message. `is_gone` means that the consumer has disconnected, `is_changed`
-    that the consumer has changed the lease time, and `is_suspended` that the attempt is not counted.
-    `attempt_id` identifies the receive that leased the message, and a receive with the same `attempt_id` is a
-    retry that did not get the message. `is_lengthened` means that a takeover has changed the end of the lease
-    and the consumer has not called since. `is_failed` means that the consumer has reported a failure, and the
-    remaining lease time is the pause before the next attempt. A restart resets `is_failed`. `handle` is the
-    receipt handle of the consumer, or empty for a lease from before a restart.
+    `client_id` is set if the broker renews the lease on behalf of the client, until `renewed_until_ms`.
+    `consumer` is always the client that received the message. `is_gone` means that the consumer has
+    disconnected, `is_changed` means that the consumer has changed the lease time, and `is_suspended` means
+    that the attempt is not counted. `attempt_id` identifies the receive that leased the message. A receive
+    with the same `attempt_id` is a retry by a client that did not get the message. `is_lengthened` means that
+    a takeover has changed the end of the lease, and that the consumer has made no call since then.
+    `is_failed` means that the consumer has reported a failure, so that the remaining lease time is the delay
+    before the next attempt. `is_failed` is reset by a restart. `handle` is the receipt handle of the
+    consumer, or an empty string if the lease began before a restart.
 
-    `visible_ms` and `renewed_until_ms` are in elapsed time (`services.broker.spine.lease_clock`), and
-    `leased_ms` is in the broker's time. In a lease that recovery has read, `visible_ms` is in the broker's
+    `visible_ms` and `renewed_until_ms` use elapsed time (`services.broker.spine.lease_clock`), while
+    `leased_ms` uses the broker's time. In a lease that was read by recovery, `visible_ms` uses the broker's
     time until the lease is restored.
     """
 
@@ -102,7 +105,10 @@ class Lease:
 
 
 class InFlight:
-    """The messages of one queue that a group has in flight, derived from the offsets of the group."""
+    """The messages of one queue that are in flight for a group.
+
+    The state is derived from the offsets of the group.
+    """
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -113,32 +119,32 @@ class InFlight:
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
-        # Recorded leases exist before the offsets are read. Only below this offset, a fresh message may be
-        # leased, so messages below the offset are checked one by one (`fresh_room`).
+        # Recorded leases exist before the offsets are read. Below this offset, messages are checked one by
+        # one, because some of them may already be leased (`fresh_room`).
         self._restored_until = max(self._leases, default=-1) + 1
 
     @property
     def leased_count(self) -> int:
-        """The number of leased messages."""
+        """The number of messages that are leased."""
         return len(self._leases)
 
     @property
     def waiting_count(self) -> int:
-        """The number of messages that are ready for another delivery, parked, or set aside."""
+        """The number of messages that are ready for redelivery, parked, or set aside."""
         return len(self._ready) + self.message_groups.parked_count + len(self._aside)
 
     @property
     def aside_count(self) -> int:
-        """The number of messages that are set aside for another filter of the group."""
+        """The number of messages that are set aside for other filters of the group."""
         return len(self._aside)
 
     def aside_counts(self) -> Counter[int]:
-        """Return the number of messages that are set aside for each filter, by the bit of the filter."""
+        """Return the number of messages that are set aside for each filter, keyed by filter bit."""
         return self._aside.counts()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether no fresh messages are delivered, because too many messages are leased or waiting."""
+        """True if no fresh messages are delivered because too many messages are leased or waiting."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
             or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
@@ -146,14 +152,15 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The number of messages that `lease_run` may lease, or 0 if some may be done or leased."""
+        """The number of messages that `lease_run` may lease, or 0 if some of the messages may be done or
+        leased."""
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
 
     @property
     def has_ready(self) -> bool:
-        """Whether a message is ready for another delivery, or has the delivery turn of its message group."""
+        """True if a message is ready for redelivery or has the delivery turn of its message group."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
@@ -161,27 +168,27 @@ class InFlight:
         return iter(self._leases.values())
 
     def is_leased(self, offset: int) -> bool:
-        """Return whether a message is leased."""
+        """Return whether a message is currently leased."""
         return offset in self._leases
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the delivery attempts of a message, including the current attempt."""
+        """Return the number of delivery attempts for a message, including the current attempt."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
 
     def is_used_up(self, offset: int, attempts_max: int) -> bool:
-        """Return whether a message has had `attempts_max` attempts, and is neither leased nor done."""
+        """Return whether a message has had `attempts_max` attempts and is neither leased nor done."""
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the next offset to check for a receive with a filter, or None.
+        """Return the next offset to check for a receive with a filter, or None if there is none.
 
         `end_offset` is the end of the queue.
         """
-        # A message that was finished while it was ready is still in the heap. An earlier removal would have
-        # cost a search of the heap, and a removal at the head costs one pop.
+        # A message that was finished while it was ready is still in the heap. Removing it earlier would have
+        # required a search of the heap, but removing it from the top requires only one pop.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         aside = self._aside.first(filter_bit) if self._aside else None
@@ -196,23 +203,29 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Skip fresh messages below `queue_offset`, where the log was deleted, before `skipped_to`."""
+        """Skip fresh messages below `queue_offset`, where the log was deleted.
+
+        Call this method before `skipped_to`.
+        """
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return the end of the contiguous unleased messages from `first` on, at most `end`."""
+        """Return the end of the contiguous range of unleased messages that begins at `first`, limited to
+        `end`."""
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, a fresh message, until it gets the delivery turn of its message group."""
+        """Park the candidate, which is a fresh message, until it gets the delivery turn of its message
+        group."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
-        """Set the candidate aside for the filters of a mask, and close its message group meanwhile."""
+        """Set the candidate aside for the filters in a bit mask, and keep its message group closed in the
+        meantime."""
         if offset == self.next_offset:
             self.next_offset += 1
         else:
@@ -224,13 +237,13 @@ class InFlight:
 
     def judge_again(self) -> None:
         """Make all messages that are set aside ready, because the filters of the group have changed."""
-        self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a heap.
+        self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a valid heap.
 
     def lease(self, lease: Lease) -> None:
-        """Lease the candidate, or the next message of a run."""
+        """Lease the candidate or the next message of a run."""
         offset = lease.queue_offset
-        # In the last case, the message is the next message of a run. The message was parked, so it is below
-        # the next offset, and `_hold` removes it from its message group.
+        # If neither case applies, the message is the next message of a run. This message was parked below the
+        # next offset, and `_hold` removes it from its message group.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -240,17 +253,17 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Lease adjacent fresh messages without message groups, from the candidate on."""
+        """Lease adjacent fresh messages that have no message group, beginning with the candidate."""
         assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Lease a message that was found by its lite topic, regardless of earlier messages."""
+        """Lease a message that was found by its lite topic, even if earlier messages exist."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
-        """Replace the lease of a message within the same attempt, and return the replaced lease."""
+        """Replace the lease of a message within the same delivery attempt, and return the old lease."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
@@ -258,21 +271,21 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Remove an unleased message from the waiting messages, before the caller finishes the message."""
+        """Remove an unleased message from the waiting messages before the caller marks it as finished."""
         assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
             return
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        # `finished` removes a message that is set aside, and passes the delivery turn on.
+        # `finished` removes a message that is set aside and passes the delivery turn to the next message.
         elif offset not in self._aside:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Remove messages that are done, which were leased, candidates, or later fresh messages.
+        """Remove messages that are done. They may have been leased, candidates, or later fresh messages.
 
-        Return the ended leases.
+        Return the leases that have ended.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -291,7 +304,7 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages, but no leases, below `queue_offset`, where the log was deleted."""
+        """Remove waiting messages below `queue_offset`, where the log was deleted. Leases are not removed."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         self._aside.take_below(queue_offset)
@@ -299,16 +312,16 @@ class InFlight:
             self._give_turn(turn)
 
     def reopened(self) -> None:
-        """Return to the committed offset, because messages of lite topics will be delivered again."""
+        """Return to the committed offset, because messages of lite topics must be delivered again."""
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> Lease:
-        """End and return the lease of an unacknowledged message, which will be delivered again."""
+        """End the lease of an unacknowledged message, which will be redelivered, and return the lease."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
-            # The message was deleted by retention, or is at or above the next offset (leased before a
-            # restart, or of a lite topic). In the second case, the message is fresh, and would be delivered
-            # twice if it were also ready.
+            # The message was deleted by retention, or its offset is not below the next offset. The second
+            # case occurs for lite topics and for messages leased before a restart. In the second case, the
+            # message is fresh, and would be delivered twice if it were also marked as ready.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
@@ -318,7 +331,7 @@ class InFlight:
         return lease
 
     def _skip_known(self) -> None:
-        """Move the next offset past messages that are done or leased."""
+        """Advance the next offset past messages that are done or leased."""
         while True:
             self.next_offset = self.offsets.open_from(self.next_offset)
             if self.next_offset not in self._leases:
@@ -354,9 +367,10 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """A message group, with the number of leased messages and a heap of the waiting offsets.
+    """A message group, with the number of its leased messages and a heap of the offsets of its waiting
+    messages.
 
-    `given_ms` is the time of the last delivery, or 0 if unknown.
+    `given_ms` is the time of the last delivery, or 0 if it is unknown.
     """
 
     in_flight: int = 0
@@ -365,16 +379,16 @@ class MessageGroup:
 
 
 class MessageGroups:
-    """The message groups of one queue that are not free."""
+    """All message groups of a queue that are not free."""
 
     def __init__(self) -> None:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of waiting messages without the delivery turn."""
+        """The number of waiting messages that do not have the delivery turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a candidate's message group is free or the candidate has the delivery turn."""
+        """Return whether the message group of a candidate is free, or the candidate has the delivery turn."""
         return name not in self._groups or offset in self._turns
 
     def has_lease(self, name: str) -> bool:
@@ -383,23 +397,24 @@ class MessageGroups:
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, which continues a run, or None."""
+        """Return the lowest parked offset of a message group, which continues a run, or None if there is
+        none."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
     def park(self, name: str, offset: int) -> None:
-        """Park a message of a message group that is not free."""
+        """Park a message whose message group is not free."""
         heapq.heappush(self._groups[name].waiting, offset)
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close a message group at a message that is set aside, which keeps the delivery turn."""
+        """Close a message group at a message that is set aside and therefore keeps the delivery turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
-        """Remove a parked message, in time linear in the number of waiting messages."""
+        """Remove a parked message. The time required is linear in the number of waiting messages."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
@@ -407,7 +422,8 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the known times (ms) of the last delivery of the message groups with waiting messages."""
+        """Return the time in ms of the last delivery for each message group that has waiting messages, if the
+        time is known."""
         has_turn = set(self._turns.values())
         return [
             one.given_ms
@@ -426,35 +442,36 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease ended, and return the offset that gets the delivery turn, or None."""
+        """Park a message whose lease has ended, and return the offset that gets the delivery turn, or
+        None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """Count the end of a lease, and return the offset that gets the delivery turn, or None."""
+        """Record the end of a lease, and return the offset that gets the delivery turn, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Skip a message, and return the offset to which its delivery turn passes, or None."""
+        """Skip a message, and return the offset that gets its delivery turn, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
         """Remove the waiting messages below `offset`, and return the offsets that get the delivery turn."""
         for group in self._groups.values():
-            left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a heap.
+            left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a valid heap.
             self.parked_count -= len(group.waiting) - len(left)
             group.waiting = left
-        # Delivery turns pass after all removals, so that no turn passes to a message below `offset`.
+        # Delivery turns are passed after all removals, so that no message below `offset` gets a turn.
         turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # The delivery turn passes at the end of the last lease of a run. Otherwise a later message could be
-        # delivered before leased messages of the run that may be delivered again.
+        # The delivery turn is passed on when the last lease of a run ends. Otherwise, a later message could
+        # be delivered before leased messages of the run that may have to be redelivered.
         if group.in_flight:
             return None
         if not group.waiting:

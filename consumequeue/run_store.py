@@ -1,9 +1,9 @@
-"""A run store, which is an index of entries in memory and in sorted runs.
+"""Implements a run store, which is an index whose entries are in memory and in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-The broker has two kinds of run stores, each with a schema, a structure in memory, and look-ups:
+The broker has two kinds of run stores. Each kind has its own schema, in-memory structure, and lookup methods:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
@@ -12,27 +12,29 @@ The broker has two kinds of run stores, each with a schema, a structure in memor
     expired         below the log's first offset       as defined by the caller (rule 2)
     damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
-1. Files are written by the worker of a checkpoint, and are named in the snapshot of the checkpoint. A file
-   never changes, and its number is used once. A file is deleted when neither the new nor the previous
-   snapshot names the file, because recovery may start from either snapshot. The snapshot of a failed
-   checkpoint may be on disk, so the runs of failed checkpoints are kept until a checkpoint succeeds.
-2. A merge drops expired entries. If only the newest entry of a key is valid, an expired entry is kept while a
-   run outside the merge may contain an older entry of the same key. Otherwise the older entry would become
-   valid again. Therefore a look-up may return expired entries, and the caller must compare the entries with
-   its clock or offset.
-3. A damaged run and all older runs are never merged. A derived index, which can be rebuilt from the log, is
-   adopted as a whole or not at all. While a run of a derived index is damaged, the index's part of a snapshot
-   is None, and the next startup rebuilds the index. A folder in which no file can be written is set aside
-   (`consumequeue.aside`). Any other index keeps its damaged runs, which contain the only copy of their
-   entries. Look-ups that need a damaged block raise `StoreDamaged`, and other look-ups succeed. A read error
-   (EIO) is also damage, and does not prevent startup or checkpoints.
-4. Runs are merged by size. A run is merged when the later runs and the new entries together have three times
-   the number of its entries. Therefore an index has about three runs of each size, and an entry is written
-   again only when its run grows fourfold.
+1. Files are written by the checkpoint worker, and are listed in the snapshot of the checkpoint. A file is
+   never modified, and its number is never reused. A file is deleted when neither the new snapshot nor the
+   previous snapshot lists it, because recovery may start from either snapshot. The snapshot of a failed
+   checkpoint may exist on disk. Therefore, the runs of a failed checkpoint are kept until a checkpoint
+   succeeds.
+2. A merge drops expired entries. If only the newest entry for a key is valid, an expired entry is kept as
+   long as a run outside the merge may contain an older entry for the same key. Otherwise, the older entry
+   would become valid again. As a result, a lookup may return expired entries, and the caller must check them
+   against its clock or offset.
+3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. It is
+   restored either completely or not at all. As long as a derived index has a damaged run, its part of each
+   snapshot is None, and the index is rebuilt at the next startup. If no file can be written to a folder, the
+   folder is set aside (`consumequeue.aside`). An index that is not derived keeps its damaged runs, because
+   they contain the only copy of their entries. Lookups that need a damaged block raise `StoreDamaged`, and
+   all other lookups succeed. A read error (EIO) is also treated as damage, and does not prevent startup or
+   checkpoints.
+4. Runs are selected for merging by size. A run is merged when the later runs and the new entries together
+   contain at least three times as many entries. As a result, an index has about three runs of each size, and
+   an entry is rewritten only when its run becomes four times as large.
 
-Memory: `UNSAVED_MAX` entries. When this number of entries is in memory, or in runs that no snapshot names, a
-checkpoint is due. Recovery may replay more entries, and writes runs in between (`spill`). Weak spot: a
-damaged run stops the merges of all older runs.
+Memory: Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in
+memory, or in runs that are not listed in any snapshot. Recovery may replay more entries than this, and
+therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older runs.
 """
 
 from __future__ import annotations
@@ -54,20 +56,20 @@ UNSAVED_MAX: Final = 1_000_000
 _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
-"""A function that returns which entries are expired at a time or log offset."""
+"""A function that returns which entries have expired at a given time or log offset."""
 
 
 class Unsaved(Protocol):
-    """The entries of an index in memory."""
+    """The entries of an index that are in memory."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order. No entry may be added before the last chunk is yielded."""
+        """Yield all entries in order. No entry may be added until the last chunk has been yielded."""
 
     def take(self, newer: Self) -> None:
-        """Add all entries of `newer`, which must not be used afterwards."""
+        """Move all entries from `newer` to this object. `newer` must not be used afterwards."""
 
 
 Memory = TypeVar("Memory", bound=Unsaved)
@@ -75,7 +77,7 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """The state of a run store for a checkpoint, with closed entries in memory and runs."""
+    """The state of a run store for a checkpoint, which consists of closed entries in memory and runs."""
 
     schema: Schema
     folder: str
@@ -83,19 +85,20 @@ class RunsToWrite:
     runs: tuple[Run, ...]
     recents: tuple[Unsaved, ...]
     named: frozenset[str]
-    """The names of the files that a snapshot on disk may contain."""
+    """The names of the files that may be listed in a snapshot on disk."""
     is_over: IsOver
     until: int
     """The time or offset that is passed to `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
-    """The runs after `write`, or None before `write`."""
+    """The runs after the call of `write`, or None before the call."""
 
     def write(self, disk: Disk) -> None:
-        """Write the new entries, merged with older runs by rule 4, to one durable run.
+        """Write the new entries, merged with older runs according to rule 4, to a single durable run.
 
-        A damaged run and all older runs are not changed. The folder of a derived index in which no file can
-        be written is set aside, and all of its runs count as damaged. Raise OSError on failure.
+        A damaged run and all older runs are left unchanged. If no file can be written to the folder of a
+        derived index, the folder is set aside, and all of its runs are considered damaged. Raise OSError on
+        failure.
         """
         try:
             self._write(disk)
@@ -113,8 +116,8 @@ class RunsToWrite:
         kept = _kept_count(self.runs, new_count) if new_count else len(self.runs)
         new: Run | None = None
         is_merged = False
-        # Each iteration detects another damaged run or is the last, because no run from `kept` on is known to
-        # be damaged.
+        # Each iteration either finds another damaged run or is the last one, because no run at or after
+        # `kept` is known to be damaged.
         while not is_merged:
             kept = max(kept, self._sound_from())
             try:
@@ -125,18 +128,18 @@ class RunsToWrite:
         self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
 
     def freeze(self) -> Any:
-        """Return the row of each run for a snapshot (`Run.freeze`), or None if the index must be rebuilt."""
+        """Return a snapshot row for each run (`Run.freeze`), or None if the index must be rebuilt."""
         assert self.written is not None, "frozen before it was written"
         is_damaged = any(run.number in self.damaged for run in self.written)
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that are in neither the new nor the previous snapshot."""
+        """Delete the files that are listed in neither the new snapshot nor the previous snapshot."""
         assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the index after the newest damaged run, or 0 without damage."""
+        """Return the index of the run after the newest damaged run, or 0 if no run is damaged."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -158,8 +161,8 @@ class RunsToWrite:
             raise
 
     def _needed(self, entries: Entries, older: tuple[Run, ...]) -> Entries:
-        """Return the entries, except expired entries that hide no older entry."""
-        # A false positive of a filter only retains an entry until the next merge.
+        """Return all entries except expired entries that do not hide an older entry."""
+        # A false positive of a filter only keeps an entry until the next merge.
         is_over = self.is_over(entries, self.until)
         if self.schema.newest_only and older and is_over.any():
             probes = probes_of(entries["key"])
@@ -169,7 +172,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index in one folder, initially empty."""
+    """An index that is stored in one folder. It is initially empty."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -191,45 +194,47 @@ class RunStore(Generic[Memory]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a checkpoint is due, because of entries in memory or in runs that no snapshot contains."""
+        """True if a checkpoint is due because too many entries are in memory or in runs that are not listed
+        in a snapshot."""
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The current runs, oldest first."""
+        """The current runs, ordered from oldest to newest."""
         return self._runs
 
     def recents(self) -> tuple[Memory, ...]:
-        """Return the entries in memory, oldest first."""
+        """Return the entries in memory, ordered from oldest to newest."""
         return (*self._closed, self._recent)
 
     @property
     def damaged_runs(self) -> list[Run]:
-        """The runs with known damage."""
+        """The runs that are known to be damaged."""
         return [run for run in self._runs if run.lost or run.number in self._damaged]
 
     @property
     def damage(self) -> str:
-        """The message about the known damage, or "" without damage."""
+        """A message about the known damage, or "" if there is none."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Record the damage of runs, except runs that are no longer in use."""
+        """Record that runs are damaged. Runs that are no longer in use are ignored."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the state for a checkpoint, which another thread may write.
+        """Return the state for a checkpoint. Another thread may write this state.
 
-        The caller must report the outcome with `written` or `failed`. Until then, no entries in memory are
-        dropped.
+        The caller must report the result by calling `written` or `failed`. Until then, no entries are removed
+        from memory.
         """
         if len(self._recent):
             self._closed.append(self._recent)
             self._closed_count += len(self._recent)
             self._recent = self._begin()
-        # A number is used once, even if no file is written, because a file in a snapshot must never change.
+        # A number is used only once, even if no file is written, because a file that is listed in a snapshot
+        # must never change.
         self._next_number += 1
         assert all(run.number < self._next_number - 1 for run in self._runs), "a run's number comes again"
         return RunsToWrite(
@@ -245,35 +250,36 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """Replace the sources of a durable checkpoint with the runs of the checkpoint."""
+        """Replace the sources of a durable checkpoint with the runs that the checkpoint has written."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Use the runs that a failed checkpoint has written, because a snapshot may contain the runs."""
-        # The snapshot of the checkpoint may have been written before the failure, and may be the newest or
-        # the previous snapshot. Therefore its files are kept until a checkpoint succeeds, even after merges.
+        """Start using the runs that a failed checkpoint has written, because a snapshot may list them."""
+        # The snapshot of the checkpoint may have been written before the failure, and may now be the newest
+        # or the previous snapshot. Therefore, its files are kept until a checkpoint succeeds, even if they
+        # have been merged.
         if done.written is not None:
             self._named |= _names(done.written)
         self._use(done)
 
     def _use(self, done: RunsToWrite) -> None:
-        """Use the runs that were written or, without a written run, reopen the newest closed entries."""
+        """Start using the runs that were written. If no run was written, reopen the newest closed entries."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
-            # One structure is reopened, because otherwise every failed checkpoint would leave a structure,
-            # and each look-up searches all structures.
+            # Only one structure is reopened. Otherwise, every failed checkpoint would leave another structure
+            # behind, and each lookup searches all structures.
             newer, self._recent = self._recent, self._closed.pop()
             self._closed_count -= len(self._recent)
             self._recent.take(newer)
 
     def spill(self, until: int) -> None:
-        """Write a run if the memory is full, for recovery, which may add any number of entries.
+        """Write a run if the memory is full.
 
-        On a full disk, new entries stay in memory, and the write is tried again after the same number of
-        further entries.
+        This method is used by recovery, which may add any number of entries. If the disk is full, new entries
+        stay in memory, and the write is retried after the same number of further entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -285,10 +291,10 @@ class RunStore(Generic[Memory]):
             self._use(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Adopt the runs in a snapshot, and return a description of their damage, or "".
+        """Restore the runs from a snapshot, and return a description of any damage, or "" if there is none.
 
-        The files in other snapshots are also kept. A derived index is adopted only if all of its runs are
-        undamaged and readable. In any other index, a lost run is kept, and is also included in the next
+        The files listed in other snapshots are also kept. A derived index is restored only if all of its runs
+        are undamaged and readable. In any other index, a lost run is kept and is also listed in later
         snapshots, because its entries are missing but not wrong. Raise OSError on failure.
         """
         self._clear()
@@ -309,10 +315,10 @@ class RunStore(Generic[Memory]):
         return self.damage
 
     def _delete_unnamed(self, names: frozenset[str]) -> str:
-        """Delete the files not in `names`, and return the error if the folder cannot be listed, or "".
+        """Delete the files that are not in `names`.
 
-        Files of a derived index that cannot be deleted are left to the next checkpoint. For any other index,
-        raise OSError.
+        If the folder cannot be listed, return the error, or else "". Files of a derived index that cannot be
+        deleted are left for the next checkpoint to delete. For any other index, raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)
@@ -326,7 +332,10 @@ class RunStore(Generic[Memory]):
         return ""
 
     def drop(self) -> None:
-        """Delete the index, or set the folder of a derived index aside, or raise OSError."""
+        """Delete the index.
+
+        If a derived index cannot be deleted, set its folder aside. Raise OSError on failure.
+        """
         self._clear()
         try:
             self._disk.delete(self._folder)
@@ -346,7 +355,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return the number of oldest runs that are not merged with `new_count` new entries."""
+    """Return how many of the oldest runs are excluded from a merge with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -360,9 +369,9 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete the files of a folder that are not in `names`, as far as possible.
+    """Delete all files in a folder that are not in `names`, as far as possible.
 
-    The first OSError is raised at the end, because one failure must not prevent other deletions.
+    The first OSError is raised at the end, so that one failure does not prevent other deletions.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

@@ -1,9 +1,13 @@
-"""Sorted runs: immutable files of fixed-size entries in key order, with fences and a bloom filter.
+"""Implements sorted runs, which are immutable files of fixed-size entries in key order.
 
-`consumequeue.run_store` decides when runs are written, merged, and deleted. A `Schema` describes the entries.
-The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each have a schema.
+Each run also contains fences and a Bloom filter.
 
-**A run** is the file `<folder>/<20 digits number>`: a head, blocks of 4,096 bytes, and a tail.
+`consumequeue.run_store` decides when runs are written, merged, and deleted. The entries are described by a
+`Schema`. The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each define
+a schema.
+
+**A run** is stored in the file `<folder>/<20-digit number>`, which consists of a header, blocks of 4,096
+bytes, and a tail.
 
     head    width  field                        block     width    field
     0       8      magic of the schema          0         4080     whole entries, zeros after the last
@@ -15,25 +19,26 @@ The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timer
                                                 ...       8 each   words of the filter (`bloom_filter.py`)
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
-Integers are little-endian, and unused bytes are zero. A file is written under another name, with the head
-last, and then renamed, so that the file is either whole or absent. The block number in the CRC of a block
-verifies the position of the block.
+Integers are little-endian, and unused bytes are set to zero. A file is written under a temporary name, and
+the header is written last. The file is then renamed, so that it is either complete or absent. The CRC of a
+block includes the block number, so that a misplaced block is detected.
 
-Entries are sorted by `key`, then by the minor field of the schema. The fences and the filter are kept in
-memory. A look-up of a key that is not in the run usually needs no read, and a look-up of a key in the run
-reads one block. A run with more entries than the schema's `filtered_max` has no filter, so that memory is
-bounded, and each look-up in such a run reads a block. With damaged fences or a damaged filter, look-ups have
-the same results but need more reads. No entry is returned from a damaged block, or from a file whose head
-differs from the snapshot. A read error of the disk is also damage (`StoreDamaged`): the error EIO for any
-index, and any error that concerns the file for a derived index.
+Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are kept in
+memory. Looking up a key that is not in the run usually requires no read, and looking up a key that is in the
+run requires reading one block. To limit memory usage, a run that has more than `filtered_max` entries has no
+filter, and each lookup in such a run reads a block. If the fences or the filter are damaged, lookups return
+the same results but require more reads. No entry is returned from a damaged block, or from a file whose
+header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived
+index, this applies to every error that concerns the file. For any other index, it applies only to EIO.
 
-**A merge** writes one run from several sorted sources. A pass takes a chunk of every source and yields all
-entries up to the lowest last entry of the chunks. Therefore each pass consumes at least one chunk, and each
-source has at most one chunk in memory. Entries with equal key and minor field are in the same pass.
+**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source. It
+yields all entries up to the lowest of the last entries in the chunks. Therefore, each pass consumes at least
+one whole chunk, and each source has at most one chunk in memory. Entries with the same key and minor field
+are always in the same pass.
 
-Cost: a look-up takes 0.3 us for a run without the key, and 8 us per block read. Memory: 12 to 25 bits per
-entry of a run with a filter, 8 bytes per block, and one chunk per source of a merge. Weak spot: a merge of
-runs without equal entries writes every entry again.
+Cost: A lookup takes 0.3 us for a run that does not contain the key, and 8 us for each block that is read.
+Memory: A run with a filter uses 12 to 25 bits per entry. Each block uses 8 bytes, and a merge uses one chunk
+per source. Weak spot: A merge rewrites every entry, even if the runs have no entries in common.
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ Entries = np.ndarray[Any, np.dtype[np.void]]
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 READ_BLOCKS: Final = 64
-"""The number of blocks per read, when all blocks of a run are read."""
+"""The number of blocks per read when all blocks of a run are read."""
 
 _CRC: Final = struct.Struct("<I")
 _CRCS: Final = struct.Struct("<II")
@@ -70,22 +75,25 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The dtype of the entries of a run, with the 64-bit fields `key` and `offset`, and index rules."""
+    """The dtype of the entries in a run, with the 64-bit fields `key` and `offset`, and the rules of the
+    index."""
 
     magic: bytes
     entry: np.dtype[np.void]
     minor: str
-    """The field by which entries with equal keys are sorted."""
+    """The field by which entries with the same key are sorted."""
     merged: Callable[[Entries], Entries]
-    """The function that sorts the entries of several sources, oldest first, and drops superseded ones."""
+    """The function that sorts the entries of several sources, oldest source first, and drops superseded
+    entries."""
     newest_only: bool
-    """Whether only the entry with the highest offset is valid, among equal keys and minor fields."""
+    """True if only the entry with the highest offset is valid among entries with the same key and minor
+    field."""
     is_derived: bool
-    """Whether all entries are derived from the log, so that an index with a damaged run is rebuilt."""
+    """True if all entries are derived from the log, so that the index can be rebuilt if a run is damaged."""
     filtered_max: int
-    """The maximum number of entries of a run with a filter."""
+    """The maximum number of entries in a run that has a filter."""
     advice: str
-    """The advice to the operator in the error message about a damaged run."""
+    """The advice for the operator in the error message about a damaged run."""
 
     def __post_init__(self) -> None:
         assert CONTENT_BYTES % self.entry.itemsize == 0, "a full block of entries has room left"
@@ -98,7 +106,8 @@ class Schema:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file of `entry_count` entries with offsets from `first_offset` up to `end_offset`, exclusive."""
+    """A file with `entry_count` entries whose offsets range from `first_offset` up to `end_offset`,
+    exclusive."""
 
     schema: Schema = field(repr=False)
     folder: str
@@ -107,22 +116,22 @@ class Run:
     end_offset: int
     entry_count: int
     path: str = field(default="", kw_only=True)
-    """The path of the file in the store, derived from the number by default."""
+    """The path of the file in the store. By default, the path is derived from the number."""
     fences: Words | None = field(default=None, init=False, repr=False)
     filter: Filter | None = field(default=None, init=False, repr=False)
     is_tail_sound: bool = field(default=False, init=False)
-    """Whether the fences and the filter are undamaged."""
+    """True if the fences and the filter are undamaged."""
     lost: str = field(default="", init=False)
-    """The reason why the whole run is unreadable, or "" if the run is readable."""
+    """The reason why the entire run is unreadable, or "" if the run is readable."""
     unread: str = field(default="", init=False)
-    """The error message of the operating system for an unreadable part of the file, or ""."""
+    """The operating system's error message for an unreadable part of the file, or "" if there is none."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run described by the head of a file, without loading, or raise `StoreDamaged`."""
+        """Return the run described by the header of a file, without loading it, or raise `StoreDamaged`."""
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
             raise StoreDamaged(f"{path} has no head. {schema.advice}")
@@ -131,28 +140,29 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the file in its folder."""
+        """The name of the file within its folder."""
         return f"{self.number:0{OFFSET_DIGITS}d}"
 
     @property
     def block_count(self) -> int:
-        """The number of blocks after the head."""
+        """The number of blocks that follow the header."""
         return -(-self.entry_count // self.schema.block_entries)
 
     @property
     def tail_at(self) -> int:
-        """The byte position of the fences."""
+        """The byte position at which the fences begin."""
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the row for a snapshot, with the number, the offsets, and the entry count of the head."""
+        """Return the row for a snapshot, which contains the number, offsets, and entry count from the
+        header."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Read the fences and the filter into memory, and check whether the run is lost.
+        """Load the fences and the filter into memory, and determine whether the run is lost.
 
-        A run is lost if the disk cannot read its head or, for a derived index, its tail. Raise OSError in the
-        same cases as `blocks`.
+        A run is lost if its header or, for a derived index, its tail cannot be read from disk. Raise OSError
+        under the same conditions as `blocks`.
         """
         try:
             self._load(disk)
@@ -182,7 +192,7 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail, or b"" if the disk cannot read the tail and the index is not derived."""
+        """Return bytes of the tail. If they cannot be read and the index is not derived, return b""."""
         try:
             return disk.read(self.path, position, length)
         except OSError as error:
@@ -192,26 +202,32 @@ class Run:
         return b""
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the run may contain the key of a probe. A result of False is certain."""
+        """Return whether the run may contain the key of a probe.
+
+        If the result is False, the run does not contain the key.
+        """
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return for each key, given its probe, whether the run may have the key (True without a filter)."""
+        """Return whether the run may contain each key, given the probe for each key.
+
+        Without a filter, all results are True.
+        """
         if self.filter is None:
             return np.ones(len(places), np.bool_)
         return self.filter.may_hold_each(places, bits)
 
     def find(self, disk: Disk, key: int) -> Iterator[Entries]:
-        """Yield the entries of a key by block, last block first.
+        """Yield the entries for a key block by block, beginning with the last block.
 
-        Raise `StoreDamaged` if a block is damaged. The caller should call `may_hold` first, because each call
-        of `find` reads at least one block.
+        Raise `StoreDamaged` if a block is damaged. The caller should call `may_hold` first, because `find`
+        always reads at least one block.
         """
         if self.lost:
             raise StoreDamaged(self.lost)
         fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
-        # The entries of a key may be in several blocks, from the block before the first block that begins
-        # with the key up to the last block that begins with the key.
+        # The entries for a key may span several blocks. The first such block precedes the first block that
+        # begins with the key, and the last such block is the last one that begins with the key.
         end = bisect_right(fences, key)
         start = max(0, bisect_left(fences, key, 0, end) - 1)
         for number in reversed(range(start, end)):
@@ -221,12 +237,12 @@ class Run:
                 yield entries[first:behind]
 
     def chunks(self, disk: Disk) -> Iterator[Entries]:
-        """Yield all entries, in order, or raise `StoreDamaged` if a block is damaged."""
+        """Yield all entries in order, or raise `StoreDamaged` if a block is damaged."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Return whether the whole file is undamaged, by reading every block."""
+        """Return whether the whole file is undamaged. Every block is read."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
         if not fresh.lost:
@@ -236,7 +252,7 @@ class Run:
         return fresh.is_tail_sound and not fresh.lost and not damaged
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
-        """Yield the readable entries, in order, and append the numbers of damaged blocks to `damaged`."""
+        """Yield the readable entries in order, and append the numbers of damaged blocks to `damaged`."""
         if disk.size(self.path) < 0:
             damaged.extend(range(self.block_count))
             return
@@ -255,10 +271,10 @@ class Run:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """Return the entries of `count` blocks from block `number` on, or raise `StoreDamaged`.
+        """Return the entries of `count` blocks, beginning with block `number`, or raise `StoreDamaged`.
 
-        `StoreDamaged` is also raised if the disk cannot read the blocks. OSError is raised if the error does
-        not concern the file, or if the index is not derived and the error is not EIO.
+        `StoreDamaged` is also raised if the blocks cannot be read from disk. OSError is raised if the error
+        does not concern the file, or if the index is not derived and the error is not EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -275,12 +291,12 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """The message about the damage of a run, with advice."""
+        """The message about a damaged run, including advice for the operator."""
         return self.lost or f"{self.wrong} {self.schema.advice}"
 
     @property
     def wrong(self) -> str:
-        """The message about the damage of a run."""
+        """The message about a damaged run, without advice."""
         if self.lost or not self.unread:
             return self.lost or f"{self.path} does not match its CRC."
         if self.schema.is_derived:
@@ -291,7 +307,7 @@ class Run:
         )
 
     def _unread_or_raise(self, error: OSError) -> str:
-        """Record a read error of the disk, and return a message about the damage.
+        """Record a read error, and return a message that describes the damage.
 
         Raise the error if it does not concern the file, or if it is not EIO and the index is not derived.
         """
@@ -304,7 +320,7 @@ class Run:
 def write_run(
     disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
 ) -> Run | None:
-    """Write a durable run of at most `count_max` sorted entries, or return None without entries."""
+    """Write a durable run of at most `count_max` sorted entries, or return None if there are no entries."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
     run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
@@ -336,7 +352,7 @@ def write_run(
 
 
 def bounds(keys: Words, key: int) -> tuple[int, int]:
-    """Return the range [first, end) of the sorted keys that are equal to `key`."""
+    """Return the range [first, end) of the sorted keys that equal `key`."""
     wanted = np.uint64(key)
     first = int(keys.searchsorted(wanted))
     if first == len(keys) or keys[first] != wanted:
@@ -346,18 +362,21 @@ def bounds(keys: Words, key: int) -> tuple[int, int]:
 
 
 def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the places of the keys in ascending order. Equal keys keep their order."""
+    """Return the indexes that sort the keys in ascending order. Equal keys keep their relative order."""
     order = np.argsort(keys)
     ordered = keys[order]
-    # A stable sort takes five times as long, and has the same result if no keys are equal.
+    # A stable sort takes five times as long, and gives the same result if no two keys are equal.
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
-    """Yield all entries in ascending chunks, each of which is grouped by source, oldest source first."""
+    """Yield all entries in ascending chunks.
+
+    Each chunk is grouped by source, with the oldest source first.
+    """
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
-        # No later entry of any source is below the lowest of the last entries.
+        # All further entries of any source are at or above the lowest of the last entries.
         last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
         ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
         assert any(ends), "a source is not in order: nothing of it comes up to its last entry"
@@ -372,13 +391,13 @@ def _next_of(chunks: Iterator[Entries]) -> Entries | None:
 
 
 def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int) -> int:
-    """Return the number of sorted entries up to (`last_major`, `last_minor`), inclusive."""
+    """Return the number of sorted entries up to and including (`last_major`, `last_minor`)."""
     first, end = bounds(majors, last_major)
     return first + int(minors[first:end].searchsorted(np.uint64(last_minor), side="right"))
 
 
 class _FencesRead(Sequence[int]):
-    """The fences of a run, each read from its block on demand."""
+    """The fences of a run, which are read from their blocks on demand."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -396,7 +415,7 @@ def _head(run: Run) -> bytes:
 
 
 def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
-    """Yield the entries in chunks of full blocks, except for the last chunk."""
+    """Yield the entries in chunks that consist of full blocks, except for the last chunk."""
     left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
@@ -409,8 +428,9 @@ def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entr
 
 
 def _encode_blocks(entries: Entries, first_number: int) -> bytes:
-    """Return the encoded blocks of entries, with block numbers from `first_number` on."""
-    # Entries never cross a block boundary, so that a block can be read, verified, and searched alone.
+    """Return the encoded blocks that contain the entries. Block numbers begin at `first_number`."""
+    # Entries never cross a block boundary, so that each block can be read, verified, and searched
+    # independently.
     stored = entries.tobytes()
     blocks: list[bytes] = []
     for number, at in enumerate(range(0, len(stored), CONTENT_BYTES), first_number):
@@ -420,7 +440,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words piece by piece, and return the CRC-32 and the end position of the words."""
+    """Write words in pieces, and return the CRC-32 and the end position of the words."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

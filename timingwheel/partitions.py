@@ -1,4 +1,6 @@
-"""The far levels of the wheel, which store timers by time in files, so that memory is bounded.
+"""The upper levels of the timing wheel.
+
+Timers that are far in the future are stored in files, so that memory usage is bounded.
 
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
@@ -6,44 +8,49 @@
     near: the wheel of the caller <- fresh timers <-advance- slots of level 0, 8 s before their time
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
-Each level begins at a boundary (`boundaries`), and the boundaries move with the current time. When the
+Each level begins at a boundary (`boundaries`), and the boundaries advance with the current time. When the
 boundary of a level reaches a slot, the slot is processed as follows:
 
     a slot that                          is processed in this way
-    is in memory only                    its timers move to the levels below, without the disk
-    has a small file                     it is shared, and read together with the files below (`shared`)
-    has a large file                     the boundary stops until a checkpoint has split the slot
-    is entirely in the past, and large   it is passing, and is read unsplit in due order (`passing`)
-    is of level 0                        its file is queued for a read, and its timers in memory are near
+    is in memory only                    its timers move to the levels below without any disk access
+    has a small file                     it is shared: the file is read together with the files of the levels
+                                         below (`shared`)
+    has a large file                     the boundary stops there until a checkpoint has split the slot
+    is entirely in the past, and large   it is passing: the file is read in due order without being split
+                                         (`passing`)
+    is of level 0                        its file is queued for reading, and its timers in memory become near
+                                         timers
 
-Upper boundaries move first, and no boundary passes the boundary above it.
+Upper boundaries advance first, and no boundary advances beyond the boundary above it.
 
 Rules:
 
-* `near_until_ms` is the lowest boundary, B0. The caller must schedule a new timer that is due before B0. When
-  `advance` moves B0 past a slot, `advance` returns the timers of the slot in memory, and queues the file of
-  the slot to be read ahead, up to its current length. Therefore each timer is returned to the caller once.
-* Near timers are also stored, because a restart may need them. Near timers are dropped when they are at or
-  before the `watermark`, which is the last delivered timer. All timers up to the watermark have ended, and no
-  timer may be added at or before the watermark.
-* `undone_ms` is a time before which all timers have ended, regardless of the watermark, because unread timers
-  and timers in damage with unknown outcomes are due later. Outcomes of timers may be dropped only before
-  `undone_ms`, and the watermark is moved past dropped outcomes (`forget_before`).
-* Until a queued file has been read, `head_due_ms` is a time before which the file has no timers. A caller
-  that delivers in due order must not deliver its own timers beyond `head_due_ms`.
-* A checkpoint deletes the files that the two newest snapshots do not include. Files of a time range with
-  damage of unknown outcome are kept. Files that recovery found in addition to those of its snapshot are kept
-  until `release_older`.
-* Files change only in a checkpoint. `to_write` moves the fresh timers to the state being written, which all
-  queries include until `written` or `failed`.
+* `near_until_ms` is the lowest boundary, called B0. The caller must schedule every new timer that is due
+  before B0. When `advance` moves B0 past a slot, it returns the timers of the slot that are in memory. It
+  also queues the file of the slot for reading, up to the current length of the file. As a result, each timer
+  is returned to the caller exactly once.
+* Near timers are also stored, because they may be needed after a restart. A near timer is dropped when it is
+  due at or before `watermark`, which is the due time of the last delivered timer. All timers up to the
+  watermark have ended, and no timer may be added at or before the watermark.
+* All timers that were due before `undone_ms` have ended, regardless of the watermark. Unread timers, and
+  timers with unknown outcomes in damaged files, are due at or after `undone_ms`. Only timer outcomes before
+  `undone_ms` may be dropped, and the watermark is moved past the dropped outcomes (`forget_before`).
+* Until a queued file has been read, none of its timers is due before `head_due_ms`. A caller that delivers
+  timers in due order must not deliver its own timers beyond `head_due_ms`.
+* A checkpoint deletes files that are not listed in either of the two newest snapshots. If a file is damaged
+  and the outcome of a timer in the damaged range is unknown, all files for this time range are kept. If
+  recovery finds files that are not listed in its snapshot, the files are kept until `release_older` is
+  called.
+* Files are changed only by checkpoints. `to_write` moves the fresh timers to the state that is being written.
+  All queries include this state until `written` or `failed` is called.
 
-Cost: memory is needed for 16 bytes per timer until the next checkpoint, up to `TIMER_ROWS_READ_AHEAD_MAX`
-rows that were read ahead, and the same number of rows in a read. A move examines only slots with timers, and
-boundaries jump over empty slots, so idle years have no cost.
+Cost: Each timer uses 16 bytes of memory until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are
+read ahead, and a read in progress may use memory for the same number of rows. Advancing a boundary examines
+only slots with timers and skips empty slots, so long periods without timers have no cost.
 
-Weak spot: a boundary depends on the disk. While no checkpoint succeeds, the timers of a large slot stay in
-the slot until the slot is entirely in the past. Therefore timers of a slot of 17.5 minutes may be late by
-17.5 minutes (`is_waiting`).
+Weak spot: The progress of a boundary depends on the disk. If checkpoints fail, the timers of a large slot
+stay in the slot until the slot is entirely in the past. Therefore, the timers of a slot that covers 17.5
+minutes may be up to 17.5 minutes late (`is_waiting`).
 """
 
 from __future__ import annotations
@@ -71,29 +78,32 @@ _NO_OFFSETS: Final = np.empty(0, np.uint64)
 
 
 FoundGap = Callable[[Gap], None]
-"""A function that `Gaps` calls with each new gap."""
+"""A function that `Gaps` calls for each new gap."""
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Ignore a new gap, for callers that read `Partitions.damage`."""
+    """Do nothing. This function is for callers that read `Partitions.damage`."""
 
 
 class Gaps(list[Gap]):
-    """The distinct gaps with timers of unknown outcome. The outcomes of `mended` gaps are known."""
+    """The distinct gaps that contain timers with unknown outcomes.
+
+    The timers in the gaps listed in `mended` have known outcomes.
+    """
 
     def __init__(self, found: FoundGap, mended: frozenset[Gap] = frozenset()) -> None:
         super().__init__()
         self._found, self.mended = found, mended
 
     def append(self, gap: Gap) -> None:
-        """Add a gap, unless it is known or mended."""
+        """Add a gap, unless it has already been added or mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
             self._found(gap)
 
 
 class Partitions:
-    """The far timers of a store, which are empty until files are adopted or timers are added."""
+    """The stored timers of a store. The object is empty until files are restored or timers are added."""
 
     def __init__(
         self,
@@ -121,29 +131,31 @@ class Partitions:
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)
-        """The last delivered timer, set by the caller. All timers up to the watermark have ended."""
+        """The due time of the last delivered timer, which is set by the caller. All timers up to this time
+        have ended."""
         self.damage = Gaps(self._found_gap)
-        """The damage to files with timers of unknown outcome."""
+        """Damaged ranges of files that contain timers with unknown outcomes."""
 
-    # Additions and deletions of timers.
+    # Methods that add and delete timers.
 
     @property
     def near_until_ms(self) -> int:
-        """The time before which the caller must schedule new timers."""
+        """The time before which the caller must schedule new timers itself."""
         return self._boundaries.starts_ms[0]
 
     @property
     def free_ms(self) -> int:
-        """The earliest due time of a new timer after the watermark."""
+        """The earliest time after the watermark at which a new timer may be due."""
         due_ms, timer_offset = self.watermark
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Add timers (due time in ms, offset), due after the watermark, in the order of their offsets.
+        """Add timers (due time in ms, offset) that are due after the watermark, in the order of their
+        offsets.
 
-        The caller must also schedule timers that are due before `near_until_ms`.
+        The caller must also schedule the timers that are due before `near_until_ms`.
         """
-        # The order of the offsets determines which of two slots contains a timer (`Shared.home`).
+        # The order of the offsets determines which of two possible slots contains a timer (`Shared.home`).
         assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
         start_ms = end_ms = 0
         for due_ms, timer_offset in timers:
@@ -152,35 +164,37 @@ class Partitions:
                 assert slot.end_ms > self.watermark[0], "a timer is put where all are done, and would be lost"
                 self._is_next_known &= slot in self._fresh.slots
                 add = self._fresh.at(slot).timers.append
-                if not self._boundaries.passing:  # A passing slot may be within this slot.
+                if not self._boundaries.passing:  # A passing slot may be located within this slot.
                     start_ms, end_ms = slot.start_ms, slot.end_ms
             add(due_ms, timer_offset)
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
 
     def delete(self, due_ms: int, timer_offset: int) -> None:
-        """Delete a pending timer. The caller must also remove a near timer from its own wheel."""
+        """Delete a pending timer. If the timer is near, the caller must also remove it from its own wheel."""
         if (due_ms, timer_offset) <= self.watermark:
             return
         slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).tombstones.append(due_ms, timer_offset)
         self._fresh.count += 1
-        # The file of the slot may have been read, or a read may end before the new tombstone.
+        # The file of the slot may already have been read, or a read in progress may miss the new tombstone.
         for reading in self._queue:
             if reading.slot == slot:
                 reading.forget(timer_offset)
 
-    # Time.
+    # Methods that advance the time.
 
     def advance(self, now_ms: int) -> Advanced:
-        """Move the boundaries as far as possible, and return the file to read ahead and new near timers."""
+        """Advance the boundaries as far as possible, and return the file to read ahead and the new near
+        timers."""
         self._now_ms, self._asked_ms = max(self._now_ms, now_ms), now_ms
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time at which `advance` or `take_due` has work, or None without work."""
+        """Return the time at which `advance` or `take_due` must be called next, or None if there is nothing
+        to do."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -190,14 +204,14 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether due timers are delayed by the disk."""
+        """True if due timers are delayed because of the disk."""
         head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
-        """A time before which no timer is unread or in damaged bytes of a file."""
+        """A time before which no timer is unread or located in a damaged part of a file."""
         heads = [reading.head_due_ms for reading in self._queue]
         mended = {gap.path for gap in self.damage.mended}
         damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
@@ -205,17 +219,18 @@ class Partitions:
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """Move the watermark past a time before which the outcomes of timers were dropped.
+        """Move the watermark to a time before which timer outcomes were dropped.
 
-        `due_ms` was never later than `undone_ms`. New damage may set `undone_ms` back to the start of a file
-        that covers years, but the pending timers of the file are still due after `due_ms`.
+        `due_ms` must never have been later than `undone_ms`. New damage may move `undone_ms` back to the
+        start of a file that covers years, but the pending timers in this file are still due after `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
-    # Rows that were read ahead.
+    # Methods for rows that were read ahead.
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows of a job, and return an empty list, because `advance` has returned the near timers."""
+        """Add the rows read by a job, and return an empty list, because `advance` has already returned the
+        near timers."""
         self._job = None
         for reading in self._queue:
             if reading.slot == job.slot:
@@ -225,7 +240,7 @@ class Partitions:
         return []
 
     def read_ahead_failed(self, job: ReadAhead) -> None:
-        """Abandon a failed job, which `advance` returns again after one second."""
+        """Abandon a failed job. `advance` returns the job again after one second."""
         if self._job is job:
             self._job = None
             self._retry_ms = self._asked_ms + _RETRY_MS
@@ -240,14 +255,15 @@ class Partitions:
 
     @property
     def is_head_ready(self) -> bool:
-        """Whether the next rows have been read ahead."""
+        """True if the next rows have been read ahead."""
         head = self._head()
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s of one file in due order, due by `now_ms` and `limit_ms`, and the path.
+        """Return the next `ROW`s from a single file that are due by `now_ms` and `limit_ms`, and the file
+        path.
 
-        No rows are returned while the next rows are being read.
+        The rows are in due order. No rows are returned while the next rows are still being read.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
         while (head := self._head()) is not None:
@@ -258,36 +274,41 @@ class Partitions:
             self._drop_done()
         return NO_ROWS, ""
 
-    # Lists and counts.
+    # Methods that list and count timers.
 
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
-        """Yield all live timers due in the window and after `after`, as `ROW`s in due order, and their file.
+        """Yield all live timers that are due in the window and after `after`, together with their file.
 
-        The `record_at` of a row is `IN_LOG` if the record is not in the file. No timer may change during the
-        scan. Raise OSError if a read fails.
+        The timers are `ROW`s in due order. The `record_at` field of a row is `IN_LOG` if the record is not in
+        the file. No timer may be added or deleted during the scan. Raise OSError if a read fails.
         """
         return self._listing().scan(from_ms, until_ms, after)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers due in the window, or raise OSError if a read fails."""
+        """Return the number of live timers that are due in the window, or raise OSError if a read fails."""
         return self._listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Return the file of a timer and an array of its one `ROW`, or None, or raise OSError."""
+        """Return the file of a timer and an array that contains its `ROW`, or None if the timer does not
+        exist.
+
+        Raise OSError if a read fails.
+        """
         slot = self._home(due_ms, timer_offset)
         row = self._listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the live timers in memory, in all slots that overlap a window in ms."""
+        """Return the offsets of the live timers in memory, for all slots that overlap a time window in ms."""
         slots = self._slots_in_memory(from_ms, until_ms)
         found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
         return np.concatenate([_NO_OFFSETS, *found])
 
     def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of timers with tombstones in memory, in all slots that overlap a window."""
+        """Return the offsets of the timers with tombstones in memory, for all slots that overlap a time
+        window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
 
@@ -297,33 +318,33 @@ class Partitions:
 
     @property
     def unwritten_count(self) -> int:
-        """The number of timers and tombstones that are only in memory."""
+        """The number of timers and tombstones that exist only in memory."""
         return self._fresh.count + (self._writing.writing.count if self._writing else 0)
 
     @property
     def disk_bytes(self) -> int:
-        """The size of all files in bytes."""
+        """The total size of all files in bytes."""
         return sum(file.length for file in self._files.values())
 
     @property
     def files(self) -> dict[Slot, File]:
-        """A copy of the files of the last checkpoint."""
+        """A copy of the list of files in the last checkpoint."""
         return dict(self._files)
 
-    # Checkpoints and recovery.
+    # Methods for checkpoints and recovery.
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether a checkpoint is due, because of a slot to split or the number of timers in memory."""
+        """True if a checkpoint is due because a slot must be split or too many timers are in memory."""
         return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
 
     @property
     def is_settled(self) -> bool:
-        """Whether no checkpoint that changes the files is in progress."""
+        """True if no checkpoint that changes the files is in progress."""
         return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Return the state for another thread to write, before a call of `written` or `failed`."""
+        """Return the state for another thread to write. The caller must then call `written` or `failed`."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -349,7 +370,7 @@ class Partitions:
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """Adopt the durable files of a checkpoint."""
+        """Start using the durable files of a checkpoint."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
@@ -359,16 +380,17 @@ class Partitions:
             waits_ms = self._boundaries.starts_ms[slot.level]
             assert waits_ms == slot.start_ms, f"a boundary passed {slot.name} while it was split"
             self._boundaries.starts_ms[slot.level] = slot.end_ms
-            # Timers that were added to the slot during the checkpoint are in memory, and move to the levels
-            # below.
+            # Timers that were added to the slot during the checkpoint are in memory, and are moved to the
+            # levels below.
             self._fresh.spread(slot, self._boundaries)
         assert self._boundaries.is_ordered, "a level begins behind the one above it"
         self._must_advance, self._is_next_known = True, False
 
     def failed(self, done: PartitionsToWrite) -> None:
-        """Return the timers of a failed checkpoint to memory."""
+        """Take back the timers of a failed checkpoint."""
         assert done is self._writing, "another checkpoint has failed"
-        # The returned timers precede later timers, because the pairs of a slot are in the order of insertion.
+        # These timers are placed before later timers, because the pairs of a slot are kept in insertion
+        # order.
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
@@ -377,10 +399,11 @@ class Partitions:
         self._must_advance, self._is_next_known = True, False
 
     def adopt(self, frozen: Any, now_ms: int) -> None:
-        """Adopt the state of a snapshot, or delete all files if `frozen` is None, or raise OSError.
+        """Restore the state from a snapshot, or delete all files if `frozen` is None.
 
-        A missing or truncated file is detected as damage by a read. Files that the snapshot does not include
-        are kept until `release_older`, because the files may contain records that a damaged file has lost.
+        Raise OSError on failure. A missing or truncated file is detected as damage when it is read. Files
+        that are not listed in the snapshot are kept until `release_older` is called, because they may contain
+        records that were lost from a damaged file.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -394,33 +417,37 @@ class Partitions:
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen["mended"]))
-        # The snapshot is the only evidence of damage in a split file, and a bad sector may be readable now.
+        # The snapshot is the only evidence of damage in a file that was split, because a bad sector may have
+        # become readable again.
         self.found_damaged(Gap(*fields) for fields in frozen["gaps"])
         self._older = frozenset(self._disk.list(TIMERS)) - frozen["files"].keys()
-        # A slot below its boundary was being read, shared, or passing at the time of the snapshot.
+        # A slot below its boundary was shared, passing, or being read when the snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
                 self._take_up(slot)
         self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
-        """Drop all timers and delete their files, or raise OSError."""
+        """Remove all timers and delete their files, or raise OSError."""
         self._clear()
         disk.delete(TIMERS)
 
-    # Damage.
+    # Methods for damage.
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Add new damage, and keep its files until the timers in the damaged bytes have known outcomes."""
+        """Register new damage.
+
+        The affected files are kept until the outcomes of all timers in the damaged range are known.
+        """
         for gap in gaps:
             self.damage.append(gap)
             if gap in self.damage:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """Mark damage as mended, because its timers are in memory again or have ended.
+        """Mark a damaged range as mended, because each of its timers is in memory again or has ended.
 
-        If `is_all_there` is true, the damaged files are no longer kept.
+        If `is_all_there` is true, the damaged files do not need to be kept any longer.
         """
         known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
@@ -430,19 +457,21 @@ class Partitions:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def release_older(self) -> None:
-        """Allow checkpoints to delete files that recovery found in addition to those of its snapshot.
+        """Allow checkpoints to delete files that recovery found but that were not listed in its snapshot.
 
-        The caller must have read all files of the snapshot, so that the time ranges of all damage are known.
+        The caller must first have read all files of the snapshot, so that the time range of all damage is
+        known.
         """
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the split files that are kept because of timers of unknown outcome in damaged bytes."""
+        """Return the split files that are kept because a damaged range contains timers with unknown
+        outcomes."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
-    # Slots of timers.
+    # Methods for the slots of timers.
 
     def _home(self, due_ms: int, timer_offset: int) -> Slot:
         """Return the slot that contains a pending timer."""
@@ -452,17 +481,18 @@ class Partitions:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
 
     def _is_on_disk(self, slot: Slot) -> bool:
-        """Return whether a slot has a file, or will have a file after the checkpoint in progress."""
+        """Return whether a slot has a file, or will have one after the checkpoint in progress."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
     def _listing(self) -> Listing:
         gaps, layers = (*self.damage, *self.damage.mended), self._layers()
         return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
 
-    # Moves of boundaries: the upper boundaries, then passing slots, then B0.
+    # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move the boundaries, and return the timers in memory that B0 or a passing slot has reached."""
+        """Advance the boundaries, and return the timers in memory that are reached by B0 or by a passing
+        slot."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -479,7 +509,8 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Move the upper boundaries, from the highest level, as far as possible without the disk."""
+        """Advance the upper boundaries, beginning with the highest level, as far as possible without disk
+        access."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -491,31 +522,34 @@ class Partitions:
                 if self._can_share(slot):
                     self._share(slot)
                     continue
-                # A slot that is entirely in the past is left to `_pass_over`, as one slot instead of many due
-                # slots.
+                # A slot that is entirely in the past is left to `_pass_over`, which processes it as a single
+                # slot instead of many due slots.
                 if slot.end_ms <= now_ms or self._is_on_disk(slot):
                     break
                 self._boundaries.starts_ms[level] = slot.end_ms
                 self._fresh.spread(slot, self._boundaries)
 
     def _can_share(self, slot: Slot) -> bool:
-        """Return whether the file of a slot is small, and no checkpoint in progress changes the file."""
+        """Return whether the file of a slot is small and is not changed by a checkpoint in progress."""
         if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
             return False
         return slot in self._files and self._files[slot].row_count <= self._rows_max
 
     def _share(self, slot: Slot) -> None:
-        """Move the boundary past a slot, and share the slot."""
+        """Move the boundary past a slot and share the slot."""
         assert slot not in self._shared.slots, f"{slot.name} is shared twice"
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
-        # Timers added since the file was written, and their tombstones, move to the levels below. Only
-        # tombstones of timers in the file remain.
+        # Timers that were added after the file was written, and their tombstones, move to the levels below.
+        # Only the tombstones of timers in the file remain.
         self._fresh.leave_tombstones(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
     def _pass_over(self, now_ms: int) -> Slot | None:
-        """Mark as passing and return the first upper slot that is entirely past, with no timers before it."""
+        """Mark the first upper slot that is entirely in the past as passing, and return it.
+
+        There must be no earlier timers.
+        """
         starts_ms = self._boundaries.starts_ms
         for level in range(1, LEVEL_COUNT):
             slot = self._first(level)
@@ -542,7 +576,7 @@ class Partitions:
         return near
 
     def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue the file of a slot for reading, and return the timers of the slot in memory as sort keys."""
+        """Queue the file of a slot for reading, and return the slot's timers in memory as sort keys."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -552,7 +586,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return the first slot with timers at or after the boundary of a level."""
+        """Return the first slot that has timers at or after the boundary of a level."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -560,7 +594,8 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots to split now, at which a boundary is stopped, without slots that will pass."""
+        """Return the slots that block a boundary and must be split now, except slots that will become
+        passing."""
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
         return tuple(
@@ -568,7 +603,8 @@ class Partitions:
         )
 
     def _next_move_ms(self) -> int | None:
-        """Return the next time when a boundary reaches a slot with timers or such a slot is entirely past."""
+        """Return the next time at which a boundary reaches a slot with timers, or at which such a slot is
+        entirely in the past."""
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
@@ -580,7 +616,7 @@ class Partitions:
         times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
         return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
 
-    # Reads of files of queued slots.
+    # Methods that read the files of queued slots.
 
     def _read(self, slot: Slot, file: File) -> None:
         """Queue the file of a slot for reading."""
@@ -589,7 +625,10 @@ class Partitions:
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the reading with the next row or, on a tie, the reading of the highest level."""
+        """Return the reading that contains the next row.
+
+        In case of a tie, return the reading of the highest level.
+        """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
@@ -611,7 +650,8 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """Return the first file with unread rows that are due soon, unless enough rows were read ahead."""
+        """Return the first file with unread rows that are due soon, unless enough rows have been read
+        ahead."""
         wanted = [
             reading
             for reading in self._queue
@@ -630,16 +670,16 @@ class Partitions:
         return self._may_retry_ms(now_ms) if is_possible else None
 
     def _may_retry_ms(self, now_ms: int) -> int:
-        """Return the time of the next read after a failed read, or `now_ms` if the clock was set back."""
+        """Return the time of the next attempt after a failed read, or `now_ms` if the clock was set back."""
         return self._retry_ms if now_ms < self._retry_ms <= now_ms + _RETRY_MS else now_ms
 
     def _drop_done(self) -> None:
         self._queue = [reading for reading in self._queue if not reading.is_done]
 
-    # Removal of timers before the watermark.
+    # Methods that remove timers before the watermark.
 
     def _forget_passed(self) -> None:
-        """Drop the new timers of slots that are entirely before the watermark."""
+        """Drop the new timers in slots that end before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)
@@ -648,6 +688,6 @@ class Partitions:
         passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
 
     def _drop_passed_files(self) -> None:
-        """Drop the readings of files whose timers were all delivered."""
+        """Drop the readings of files whose timers have all been delivered."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
         self._shared.drop_passed(self.watermark[0])
