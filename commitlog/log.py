@@ -1,22 +1,25 @@
-"""The CommitLog, a sequence of records in segments of equal size.
+"""The CommitLog is a sequence of records stored in segments of equal size.
 
-A record never spans two segments. If a segment has no room for a record and an 8-byte blank, the blank closes
-the segment, the remaining bytes stay zero, and the record begins the next segment. A record that is larger
-than a segment gets its own segment, which has the length of the record. An append only collects bytes (see
-`commitlog.flush`), and is visible to readers after its flush has succeeded. A log has one writer.
+A record never spans two segments. If a segment does not have enough room for a record and an 8-byte blank,
+the segment is closed with a blank. The remaining bytes stay zero, and the record is written at the start of
+the next segment. If a record is larger than a segment, it gets its own segment, which has the same length as
+the record. An append only collects bytes (see `commitlog.flush`). The record becomes visible to readers after
+its flush has succeeded. A log has only one writer.
 
-    first_offset      below it, segments may be deleted, and only kept records are readable (`commitlog.keep`)
-    synced_offset     below it, all records are on disk; with `sync`, equal to durable_offset
-    durable_offset    below it, every flush has succeeded, and readers may read; synced <= durable <= end
+    first_offset      below this offset, segments may have been deleted, and only kept records can be read
+                      (`commitlog.keep`)
+    synced_offset     below this offset, all records are on disk; with `sync`, equal to durable_offset
+    durable_offset    below this offset, every flush has succeeded, and records can be read; synced <= durable
+                      <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
 After a failed sync, a repeated sync of the same bytes must not be trusted. The log is opened again up to the
 end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the published
 offset.
 
-Cost: an append adds one list entry per record, and the segment of a record is found by bisection. Weak spot:
-flushes may end in any order, but the log is durable only up to the first open flush, so a slow flush delays
-all later flushes.
+Cost: An append adds one list entry per record. The segment that contains a record is found by binary search.
+Weak spot: Flushes may complete in any order, but the log is durable only up to the first incomplete flush.
+Therefore, a slow flush delays all later flushes.
 """
 
 from __future__ import annotations
@@ -45,10 +48,11 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log on a disk, in which the next record is appended at `end_offset`.
+    """The log on a disk. The next record is appended at `end_offset`.
 
-    If `sync` is false, a flush counts as durable after its bytes are passed to the operating system. A power
-    failure may then lose all bytes after `synced_offset`, which the syncs of `take_sync` advance.
+    If `sync` is false, a flush is considered durable as soon as its bytes have been passed to the operating
+    system. In this mode, a power failure may destroy all bytes after `synced_offset`, which is advanced by
+    the syncs from `take_sync`.
     """
 
     def __init__(
@@ -74,11 +78,14 @@ class CommitLog:
         self.segments: Final = Segments.of(disk, segment_bytes)
         self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
         self.sink: LogSink = self.files
-        """The sink of all flushes."""
+        """The sink that receives all flushes."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
-        """Continue a durable log that recovery has cut at `end_offset`, with files of whole length."""
+        """Continue a durable log that recovery has truncated at `end_offset`.
+
+        All segment files have their full length.
+        """
         assert end_offset >= self.durable_offset, "what is durable is never cut"
         under_way = self._gathered or self._flying
         assert not under_way, "records under way would lie behind another end"
@@ -88,25 +95,29 @@ class CommitLog:
         self._tail_offset, self._tail_end = self._tail()
 
     def _tail(self) -> tuple[int, int]:
-        """Return the bounds of the segment of the next record, which is a new segment if no blank fits."""
+        """Return the bounds of the segment for the next record.
+
+        If a blank does not fit in the current segment, this is a new segment.
+        """
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
             return self.end_offset, self.end_offset + self.segment_bytes
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Add a record to the next flush, and set and return the physical offset of the record."""
+        """Add a record to the next flush. Set and return the physical offset of the record."""
         new.physical_offset = self.end_offset
-        # If the segment has no room, the record is encoded again, because the CRC covers the new offset.
+        # If the record does not fit in the segment, it is encoded again, because the CRC covers the new
+        # offset.
         while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
         return new.physical_offset
 
     def gather(self, encoded: bytes) -> bool:
-        """Gather one record, stamped for `end_offset`, for the next flush.
+        """Add a single record, which is encoded for `end_offset`, to the next flush.
 
-        Return False if the segment has no room for the record. In this case, the next segment has begun, and
-        `end_offset` has changed.
+        Return False if the record does not fit in the segment. In this case, the next segment has been
+        started, and `end_offset` has changed.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -120,34 +131,39 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """Return the number of records that fit in the segment, a new segment if the first does not fit."""
+        """Return the number of records that fit in the current segment, or in a new segment if the first
+        record does not fit."""
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def follow_to(self, offset: int) -> None:
-        """Close the segment if the log of the leader continues at `offset`, in the next segment."""
+        """Close the segment if the leader's log continues at `offset` in the next segment."""
         if offset > self.end_offset:
             self._close_segment()
         assert self.end_offset == offset, "the log that is followed has other segments"
 
     def append_encoded(self, encoded: bytearray) -> None:
-        """Add contiguous records, stamped for `end_offset` on, that fit in the segment to the next flush."""
+        """Add contiguous encoded records to the next flush.
+
+        They must begin at `end_offset` and fit in the segment.
+        """
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
         self._gather(encoded)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all appended records are durable."""
+        """True if all appended records are durable."""
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Return a flush of all collected parts, or None without parts or with too many open flushes.
+        """Return a flush of all collected parts, or None if there are no parts or too many flushes are in
+        progress.
 
-        A flush that creates a segment must be written before the next flush is taken. Therefore a segment
-        never exists before its predecessor, regardless of the order of the threads and the time of a crash.
+        A flush that creates a segment must be written before the next flush is taken. As a result, a segment
+        never exists without its predecessor, regardless of the order of the threads and the time of a crash.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -172,7 +188,10 @@ class CommitLog:
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """Process a written flush, whose records are readable when all earlier flushes are written."""
+        """Process a flush that has been written.
+
+        Its records become readable when all earlier flushes have been written.
+        """
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
@@ -195,7 +214,7 @@ class CommitLog:
         return sync
 
     def unsynced_segments(self) -> tuple[str, ...]:
-        """Return the segments with appended records that may not be on disk."""
+        """Return the segments that contain appended records that may not be on disk."""
         if self._sync:
             return ()
         firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
@@ -203,20 +222,22 @@ class CommitLog:
         return tuple(map(layout.segment_path, between))
 
     def synced(self, sync: Sync) -> None:
-        """Process a successful sync, and publish the synced offset to live readers."""
+        """Process a successful sync, and publish the synced offset to processes that read the live log."""
         assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
     def took_in(self) -> None:
-        """Publish the end of the log to live readers, because all records are in the log of the leader."""
+        """Publish the end of the log to processes that read the live log, because all records are in the
+        leader's log."""
         assert self.is_quiet, "a log that follows has nothing under way"
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
-        """Return the durable record at `physical_offset`, with a size of `length` bytes, if known.
+        """Return the durable record at `physical_offset`.
 
-        Raise `StoreDamaged` unless a whole record with a correct CRC is at the offset, or raise OSError.
+        `length` is the size of the record in bytes, if known. Raise `StoreDamaged` if there is no complete
+        record with a correct CRC at this offset, or OSError if the disk fails.
         """
         stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
@@ -227,7 +248,10 @@ class CommitLog:
         return record.decode(stored)
 
     def appended(self, physical_offset: int) -> Record:
-        """Return the record at `physical_offset`, durable or not, or raise the errors of `read`."""
+        """Return the record at `physical_offset`, even if it is not durable.
+
+        Raise the same exceptions as `read`.
+        """
         if physical_offset < self.durable_offset:
             return self.read(physical_offset)
         part_offset = self.durable_offset
@@ -241,10 +265,11 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending places (log offset, size, any value), with one read.
+        """Yield the durable records at ascending positions (log offset, size, any value), using a single
+        read.
 
-        Yield None for a record that is damaged or beyond the end of the read. A separate `read` of the record
-        reports the reason.
+        Yield None for a record that is damaged or extends beyond the end of the read. To find the reason,
+        read the record separately with `read`.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -268,21 +293,23 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = _LENGTH.unpack_from(stored)
         if record_bytes > len(stored):
-            # The read is limited to the longest record, because a damaged length must not cause a read of
-            # gigabytes.
+            # The read is limited to the length of the longest record, because a damaged length field must not
+            # cause a read of several gigabytes.
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
-        """Return a sync that was not run because of an earlier failure, to be included in the next sync."""
+        """Take back a sync that was not performed because of an earlier failure, and include it in the next
+        sync."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
-        """Return the first offset of the segment that contains an offset, or will contain it."""
+        """Return the first offset of the segment that contains, or will contain, a given offset."""
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
-        """Return the first offsets of all segments, ascending, including the segment of the next record."""
+        """Return the first offsets of all segments in ascending order, including the segment for the next
+        record."""
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 
@@ -319,6 +346,6 @@ class CommitLog:
             self._makes_segment = True
         self._gathered.append(encoded)
         self.end_offset += len(encoded)
-        # After a record larger than a segment, the next segment begins directly after the record.
+        # After a record that is larger than a segment, the next segment begins immediately after the record.
         if self._left_bytes() < record.BLANK_BYTES:
             self._begin_segment(self.end_offset)

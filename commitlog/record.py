@@ -1,8 +1,9 @@
-"""Conversion between `Record` and the bytes of a CommitLog record, in the format of Apache RocketMQ.
+"""Converts between `Record` objects and the encoded bytes of CommitLog records, in the format of Apache
+RocketMQ.
 
-All integers are big-endian. The offsets in the table are for IPv4 hosts. An IPv6 host field has 20 bytes
-instead of 8 and shifts the following fields. The fields have no padding and no alignment. (RocketMQ
-`MessageExtEncoder`, `MessageDecoder`.)
+All integers are big-endian. The offsets in the table apply to IPv4 hosts. The host field of an IPv6 host has
+20 bytes instead of 8, which shifts the fields that follow. Fields are not padded or aligned. (See
+`MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
 
     offset width  field
     0      4      record_bytes         the whole record, including these 4 bytes
@@ -23,17 +24,18 @@ instead of 8 and shifts the following fields. The fields have no padding and no 
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-The bits of sys_flag are as follows. Bit 0x1 means that the body is compressed, with the type in the bits
-0x700 (see `commitlog.compression`). Bit 0x80 means that the record has several messages
-(`commitlog.inner_batch`). The bits 0xC are the transaction type: 0 none, 4 half message of old stores, 8
-commit, 12 rollback, which RocketMQ neither queues nor indexes. Bit 0x10 means that the born host is IPv6, and
-bit 0x20 that the store host is IPv6.
+The bits of sys_flag have the following meanings. Bit 0x1 means that the body is compressed. The compression
+type is stored in the bits 0x700 (see `commitlog.compression`). Bit 0x80 means that the record contains
+several messages (`commitlog.inner_batch`). The bits 0xC contain the transaction type. The values are 0
+(none), 4 (half message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index
+records of type 12. Bit 0x10 means that the born host is an IPv6 address, and bit 0x20 means that the store
+host is an IPv6 address.
 
-The last property of a record written by Tidewheel is RocketMQ's optional `__CRC32#`. Its value is the CRC-32
-& 0x7FFFFFFF of all bytes before the property, as ten decimal digits, least significant first. Therefore any
-flipped bit in the record is detected.
+In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. Its value
+is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. It is stored as ten decimal digits, with
+the least significant digit first. Therefore, any flipped bit in the record is detected.
 
-Weak spot: a CRC-32 protects only against accidental damage. A process with write access to the file can forge
+Weak spot: A CRC-32 only protects against accidental damage. A process with write access to the file can forge
 a record.
 """
 
@@ -84,12 +86,15 @@ HEAD_V4: Final = np.dtype(
      ("born_address", "V4"), ("born_port", ">u4"), ("store_ms", ">i8"), ("store_address", "V4"),
      ("store_port", ">u4"), ("reconsume_times", ">i4"), ("half_offset", ">i8"), ("body_bytes", ">i4")]
 )  # fmt: skip
-"""The fields up to the body of a record with two IPv4 hosts, for arrays of many records."""
+"""The fields before the body of a record with two IPv4 hosts, for processing many records as an array."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A record. `properties` is encoded (see `commitlog.properties`), without the CRC property."""
+    """A record of the CommitLog.
+
+    `properties` is encoded (see `commitlog.properties`) and does not include the CRC property.
+    """
 
     topic: str
     body: bytes
@@ -106,7 +111,8 @@ class Record:
     reconsume_times: int = 0
     half_offset: int = 0
     parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The bytes and the pairs of `properties`, after parsing (`commitlog.properties.of_record`)."""
+    """The encoded bytes and the parsed pairs of `properties`, after parsing
+    (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
@@ -115,10 +121,10 @@ class Record:
 
 
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
-    """Return the bytes of a record. Set the IPv6 bits of `sys_flag` by the hosts.
+    """Return the encoded bytes of a record. The IPv6 bits of `sys_flag` are set according to the hosts.
 
-    With `with_crc=False`, the bytes are the same as those of Apache RocketMQ with default settings. Raise
-    `PropertiesTooLarge` if the properties exceed their length field.
+    If `with_crc` is false, the bytes are the same as those written by Apache RocketMQ with default settings.
+    Raise `PropertiesTooLarge` if the length of the properties does not fit in the length field.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -148,11 +154,12 @@ def encode_fields(
     half_offset: int = 0,
     with_crc: bool = True,
 ) -> bytes:
-    """Return the bytes of a record with the given fields. `properties` are empty or closed by 0x02.
+    """Return the encoded bytes of a record with the given fields.
 
-    Raise `PropertiesTooLarge` if the properties exceed their length field.
+    `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if the length of the properties
+    does not fit in the length field.
     """
-    # Without the 0x02, a reader would read the CRC as a part of the last property, and find no CRC.
+    # Without the 0x02, a reader would treat the CRC as part of the last property and would not find a CRC.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
@@ -195,20 +202,20 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """Return the closing `__CRC32#` property of a record, given the preceding bytes of the record."""
+    """Return the final `__CRC32#` property of a record, computed from the preceding bytes of the record."""
     return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
 
 
 def crc_text(crc: int) -> bytes:
-    """Return the closing `__CRC32#` property with a given CRC."""
-    # The text is reversed, because the least significant digit is first.
+    """Return the final `__CRC32#` property for a given CRC."""
+    # The text is reversed, because the least significant digit comes first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
-    """Return the record at `position`, or raise `StoreDamaged` if its lengths are inconsistent.
+    """Return the record at `position`, or raise `StoreDamaged` if its length fields are inconsistent.
 
-    The CRC property is removed from `properties`, and must be verified before with `crc_holds`.
+    The CRC property is removed from `properties`. The caller must verify it first by calling `crc_holds`.
     """
     try:
         return _decode(buffer, position)
@@ -217,16 +224,16 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 
 
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
-    """Return whether the bytes of a record have a CRC property that matches."""
+    """Return whether the bytes of a record include a matching CRC property."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
-    """Return whether the bytes of a whole record are intact according to its CRC property.
+    """Return whether a complete encoded record is intact according to its CRC property.
 
     If `may_lack_crc` is true (see `commitlog.imported`), a record without a CRC property is accepted if its
-    lengths are consistent and its body matches the body CRC.
+    length fields are consistent and its body matches the body CRC.
     """
     if crc_holds(record_bytes):
         return True
@@ -246,12 +253,12 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """Return the 8-byte blank that closes a segment in which `left_bytes` bytes are unused."""
+    """Return the 8-byte blank that closes a segment with `left_bytes` unused bytes."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """Return the stored length and topic, and whether they require version 2."""
+    """Return the topic field (length and topic), and whether the topic requires version 2."""
     topic = name.encode()
     if len(name) > TOPIC_V1_CHARACTERS_MAX:
         return struct.pack(">H", len(topic)) + topic, True
@@ -264,7 +271,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return (packed address, is IPv6), from a cache for recurring hosts."""
+    """Return (packed address, is IPv6). Results for recurring hosts are cached."""
     known = _addresses.get(host[0])
     if known is None:
         packed = ipaddress.ip_address(host[0]).packed
@@ -322,7 +329,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout of the fields before the body of a record with the given IPv6 bits."""
+    """Return the layout of the fields before the body for a record with the given IPv6 bits."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

@@ -1,21 +1,24 @@
-"""Retention, which deletes the oldest segments that two snapshots cover, but never the last segment.
+"""Implements retention, which deletes the oldest segments.
+
+A segment is deleted only if it is covered by two snapshots, and the last segment is never deleted.
 
     limit                       deletes                                     retains for lagging groups
-    age                         segments whose records are all too old      yes, up to group_pin_ms
+    age                         segments in which all records are too old       yes, up to group_pin_ms
     bytes                       the oldest segments above the size limit    yes, up to group_pin_ms
     disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered segment, of any age      no
 
-Without a limit of age or size, no segments are deleted, even if the disk is full. At 90 % disk usage, new
-messages are also refused (`services.broker.housekeeping`). Records that are still needed from a deleted
-segment are copied to a keep file first (`commitlog.keep`).
+If there is no age or size limit, no segments are deleted, even if the disk is full. At 90 % disk usage, new
+messages are also rejected (`services.broker.housekeeping`). If records in a segment are still needed, they
+are copied to a keep file before the segment is deleted (`commitlog.keep`).
 
     `Keeping.run`         writes the records that are still needed to a keep file
-    a record of the cut   is made durable, so that no recovery expects the log below
+    a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
     `Deletion.run`        deletes the segments, oldest first
 
-Cost: `cut_offset` checks the segments to delete and one more segment, and each cut writes one keep file. Weak
-spot: the newest record determines when a segment is deleted, so the log may exceed the limits by one segment.
+Cost: `cut_offset` examines the segments to be deleted and one more segment. Each retention run writes one
+keep file. Weak spot: A segment is deleted based on its newest record, so the log may exceed the limits by one
+segment.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """The maximum age and size of the log, or None, and the maximum time that a lagging group may pin it."""
+    """The maximum age and size of the log, or None, and the maximum time for which a lagging group can
+    prevent deletion."""
 
     age_ms: int | None = None
     log_bytes_max: int | None = None
@@ -47,12 +51,12 @@ class RetentionPolicy:
 
     @property
     def deletes(self) -> bool:
-        """Whether the policy permits any deletion."""
+        """True if the policy allows segments to be deleted."""
         return self.age_ms is not None or self.log_bytes_max is not None
 
 
 class SegmentAge(NamedTuple):
-    """A segment, and the store time of its newest record."""
+    """A segment and the store time of its newest record."""
 
     first_offset: int
     last_store_ms: int
@@ -66,11 +70,12 @@ def cut_offset(
     pinned_offset: int | None,
     now_ms: int,
 ) -> int:
-    """Return the end of the segments to delete.
+    """Return the end offset of the segments to be deleted.
 
-    The result is the first offset of the log if no segment must be deleted. `segments` are ascending, and two
-    snapshots cover each segment. `disk_used` is a fraction from 0 to 1. `pinned_offset` is the lowest offset
-    of a message that a group has not finished and that is recent enough to pin the log.
+    If no segment needs to be deleted, return the first offset of the log. `segments` must be in ascending
+    order, and each segment must be covered by two snapshots. `disk_used` is a fraction between 0 and 1.
+    `pinned_offset` is the lowest offset of a message that a group has not finished and that is recent enough
+    to prevent deletion.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -79,8 +84,8 @@ def cut_offset(
         if not (
             _is_old(one, policy, now_ms)
             or _is_beyond(one, segments, segment_bytes, policy)
-            # Segments are examined one at a time, because the disk usage after a deletion decides about the
-            # next segment.
+            # Segments are examined one at a time, because the disk usage after each deletion determines
+            # whether the next segment is deleted.
             or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
         ):
             break
@@ -108,40 +113,41 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 @dataclass(slots=True, frozen=True)
 class Keeping:
-    """The first step of a retirement, which copies the needed records of segments up to `cut_offset`.
+    """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
-    The first step may run after the log is durable up to `durable_at`, because records that end half messages
-    must be durable. Afterwards a record of the cut is appended, and the second step (`Deletion`) runs when
-    the record is durable.
+    It may run once the log is durable up to `durable_at`, because records that end half messages must be
+    durable. Then, a retention record is appended. When this record is durable, the second step (`Deletion`)
+    is run.
 
-    The process may end between any two steps. A new keep file is written with all records of the old keep
-    file of the same name, and then renamed. Therefore records of an earlier attempt, whose segments may be
-    deleted, are never lost.
+    The process may end between any two of these steps. A new keep file includes all records of an existing
+    keep file with the same name, and replaces it by renaming. Therefore, records from an earlier attempt are
+    never lost, even if their segments have been deleted.
     """
 
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """The records of earlier attempts, up to a million, which the worker looks up."""
+    """The records from earlier attempts, of which there may be up to a million. The worker looks them up."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
-    """The places of the records in the keep file, after the file was written."""
+    """The positions of the records in the keep file, which are known after the file has been written."""
 
     def run(self, disk: Disk) -> None:
-        """Write the keep file and sync its name, in a worker thread, or raise OSError if the disk fails."""
+        """Write the keep file and sync its folder, in a worker thread. Raise OSError if the disk fails."""
         needed = [offset for offset in self.needed_offsets if offset not in self.kept]
         if needed:
             self._write(disk, needed)
         if self.needed_offsets:
             # The folder is synced even if no file was written. After a failed sync, recovery may have found a
-            # file whose name is not on disk. When the record of the cut is durable, only the keep file has
-            # the records.
+            # file whose directory entry is not on disk. Once the retention record is durable, the keep file
+            # contains the only copy of these records.
             disk.sync_folder(layout.KEEP)
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a keep file with the records of the old file of the same name and other needed records."""
+        """Write a keep file that contains the records of the old file with the same name and other needed
+        records."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
@@ -164,11 +170,11 @@ class Keeping:
 
 @dataclass(slots=True, frozen=True)
 class Deletion:
-    """The second step of a retirement, which deletes the segments below `cut_offset`.
+    """The second step of a retention run, which deletes the segments below `cut_offset`.
 
-    With asynchronous flushes, the record of the cut may not be on disk yet, so `unsynced_paths` are synced
-    first. `derived_paths` are other files that are useless after the cut. If a file in `derived_paths` cannot
-    be deleted, a later cut tries again.
+    If flushes are asynchronous, the retention record may not be on disk yet. Therefore, `unsynced_paths` are
+    synced first. `derived_paths` are other files that are no longer useful after the segments have been
+    deleted. If a file in `derived_paths` cannot be deleted, a later retention run tries again.
     """
 
     cut_offset: int
@@ -181,10 +187,11 @@ class Deletion:
     def run(self, disk: Disk) -> None:
         """Delete the derived files and then the segments, oldest first, in a worker thread.
 
-        Raise OSError if the disk fails. After `SyncFailed` for a segment, the log must be opened again.
+        Raise OSError if the disk fails. If `SyncFailed` is raised for a segment, the log must be opened
+        again.
         """
-        # The record of the cut may be in a file that is not on disk yet. Without the sync, a power failure
-        # could leave a log whose first segments are deleted, without a record of the cut.
+        # The retention record may be in a file that is not on disk yet. Without the sync, a power failure
+        # could leave a log whose first segments are missing although it contains no retention record.
         for path in self.unsynced_paths:
             disk.sync(path)
         self.gone.extend(delete_some(disk, self.derived_paths))
@@ -197,7 +204,7 @@ Retirement = Keeping | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """Delete files as far as possible, and return the paths of the durably deleted files."""
+    """Delete as many files as possible, and return the paths of the files that were durably deleted."""
     gone = list[str]()
     for path in paths:
         with suppress(OSError):

@@ -1,31 +1,34 @@
-"""The terms of an SQL filter expression, each of which is a function of the properties of a message.
+"""The terms of an SQL filter expression. Each term is a function of the properties of a message.
 
-A term is a property, a text, a number, or a truth value. A truth value is true, false, or unknown (None).
-Terms are combined into larger terms during the parse, so the result is a tree of nested functions. No part of
-the expression is interpreted later or executed as code.
+A term is a property, a string, a number, or a Boolean value. A Boolean value is true, false, or unknown
+(None). During parsing, terms are combined into larger terms, so the result is a tree of nested functions. No
+part of the expression is interpreted later or executed as code.
 
-Properties are texts. In a comparison with a number, a property is converted to a number. In a comparison with
-a truth value, "true" in any case is converted to true, and any other text to false. Numbers are decimal and
-exact. A term is unknown if it depends on a missing property, or on a property that is not a number but is
-compared with a number. AND, OR and NOT of unknown terms follow SQL92 (8.12):
+Properties are strings. If a property is compared with a number, the property is converted to a number. If a
+property is compared with a Boolean value, "true" in upper or lower case is converted to true, and any other
+string is converted to false. Numbers are decimal and exact. A term is unknown if it depends on a missing
+property, or on a property that is compared with a number but is not a number. For unknown terms, AND, OR, and
+NOT follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-The `tags` of a term that tests TAGS are the tags of which a message needs one for the term to be true.
-Records that cannot match are skipped without a read, by the hashes of these tags in the queue.
+If a term tests TAGS, its `tags` attribute contains the tags that can make the term true. The term is true
+only if the message has one of these tags. Based on the hashes of these tags in the queue, records that cannot
+match are skipped without being read.
 
-The parse of an expression bounds the cost per message. The cost consists of `steps` function calls, and of
-`passes` over the bytes of a property, which only CONTAINS needs. CPython compares the searched text at each
-position where its last character matches, up to the first difference. Therefore the maximum number of
-comparisons per character of the property is the number of prefixes of the searched text that can overlap
-(`_overlaps`). This number is 1 to 3 for words, and 20 for 'aaaaaaaaaaaaaaaaaaaab' in a property that consists
-only of 'a'. The time of 8 comparisons equals the time of another position.
+The parser limits the cost of an expression per message. The cost consists of `steps`, which are function
+calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. At each
+position where the last character of the search string matches, CPython compares the search string up to the
+first difference. Therefore, the maximum number of comparisons per character of the property equals the number
+of prefixes of the search string that can overlap (`_overlaps`). This number is 1 to 3 for ordinary words. For
+the search string 'aaaaaaaaaaaaaaaaaaaab', it is 20 if the property consists only of the letter 'a'. Eight
+comparisons take as much time as moving to the next position.
 
-Weak spot: a property that is compared several times is converted to a number each time, except for recent
-texts in a cache. Only texts that are short enough to be a number are cached.
+Weak spot: If a property is compared several times, it is converted to a number each time, unless the string
+is in a cache of recent strings. Only strings that are short enough to be a number are cached.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ Given = Mapping[str, str]
 Evaluation = Callable[[Given], Value]
 Verdict = Callable[[Given], Truth]
 
-# The possessive `++` prevents another attempt at each digit of a sequence that is not a number.
+# The possessive quantifier `++` prevents the parser from retrying at each digit of a sequence that is not a
+# number.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     "<": operator.lt,
@@ -66,7 +70,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """The kind of a term. The value is the name of the kind in error messages."""
+    """The kind of a term. The value is the name that is used in error messages."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -75,7 +79,7 @@ class Kind(Enum):
 
 
 class Place(NamedTuple):
-    """The line and the column at which a term begins in the expression, counted from 1."""
+    """The line and column at which a term begins in the expression, counted from 1."""
 
     line: int
     column: int
@@ -83,13 +87,13 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression. `constant` is its value if the value is the same for every message.
+    """A part of an expression. `constant` is the value of the term if it is the same for every message.
 
-    `depth` is the depth of nested terms, and `count` is the number of terms that are evaluated for a message.
-    Members of a list are not counted, because the test of a list is one hash look-up. `steps` is the number
-    of function calls for a message, and `passes` is the maximum number of passes over the bytes of a
-    property. `depth`, `count`, and `passes` have limits, and `steps` is bounded by the length of the
-    expression.
+    `depth` is the nesting depth of the term, and `count` is the number of terms that are evaluated per
+    message. The members of a list are not counted, because testing a list requires only one hash lookup.
+    `steps` is the number of function calls per message, and `passes` is the maximum number of scans of the
+    bytes of a property. `depth`, `count`, and `passes` are limited directly, and `steps` is limited by the
+    length of the expression.
     """
 
     kind: Kind
@@ -105,22 +109,26 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """Return the error for an illegal part at a place of the expression."""
+    """Return the error for an invalid part of the expression at a given position."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
 def constant(kind: Kind, value: Value, place: Place) -> Term:
-    """Return the term of a literal text, number, or truth value."""
+    """Return the term for a literal string, number, or Boolean value."""
     return Term(kind, lambda _: value, place, constant=value)
 
 
 def named(name: str, place: Place) -> Term:
-    """Return the term of a property, including properties that RocketMQ sets, such as TAGS and KEYS."""
+    """Return the term for a property.
+
+    This includes properties that are set by RocketMQ, such as TAGS and KEYS.
+    """
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number in a text (digits, a point, an exponent of up to four digits), or None."""
+    """Return the number in a string (digits, a decimal point, and an exponent of up to four digits), or
+    None."""
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 
 
@@ -130,7 +138,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return a number with a sign, or raise `IllegalFilter` for a text or a truth value."""
+    """Return a number with a sign. Raise `IllegalFilter` for a string or a Boolean value."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -145,7 +153,10 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return `left = right`, or raise `IllegalFilter` for kinds without a common value."""
+    """Return the term `left = right`.
+
+    Raise `IllegalFilter` if the kinds of the terms have no values in common.
+    """
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -159,14 +170,17 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return an order comparison such as `left < right`, or raise `IllegalFilter` unless both are numeric."""
+    """Return an order comparison such as `left < right`.
+
+    Raise `IllegalFilter` unless both terms are numeric.
+    """
     why = f"{order} compares numbers and properties"
     holds = _compared(_ORDERS[order], _numeric(left, why), _numeric(right, why))
     return _joined(Kind.TRUTH, holds, left, right)
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """Return `low <= term <= high`, or raise `IllegalFilter` if the result can never be true."""
+    """Return the term `low <= term <= high`. Raise `IllegalFilter` if the result can never be true."""
     if (
         isinstance(low.constant, Decimal)
         and isinstance(high.constant, Decimal)
@@ -177,7 +191,7 @@ def between(term: Term, low: Term, high: Term) -> Term:
 
 
 def one_of(term: Term, members: list[Term]) -> Term:
-    """Return `term IN (members)` for a property, or raise `IllegalFilter` for another term."""
+    """Return the term `term IN (members)` for a property. Raise `IllegalFilter` for any other term."""
     if term.kind is not Kind.PROPERTY:
         raise illegal(term.place, f"IN asks for a property before it, not {term.kind.value}.")
     value = term.value
@@ -188,17 +202,21 @@ def one_of(term: Term, members: list[Term]) -> Term:
         text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
-        # If the list contains a number, the result for a text that is not a number is unknown, as for `=`.
+        # If the list contains a number, the result is unknown for a string that is not a number, as for `=`.
         read = number(text) if numbers else None
         return read in numbers if read is not None or not numbers else None
 
-    # A list with a number has no tags, because 5 equals '5', '5.0' and '05', which have different hashes.
+    # A list that contains a number has no tags, because 5 equals '5', '5.0', and '05', which have different
+    # hashes.
     tags = texts if term.name == property_names.TAG and not numbers else None
     return _joined(Kind.TRUTH, holds, term, tags=tags)
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return the test whether a text contains, begins with, or ends with `sought` (unknown if empty)."""
+    """Return a term that tests whether a string contains, begins with, or ends with `sought`.
+
+    If `sought` is empty, the result is unknown.
+    """
     if term.kind not in (Kind.PROPERTY, Kind.TEXT):
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
     value, has = term.value, _PARTS[word]
@@ -212,14 +230,15 @@ def part(word: str, term: Term, sought: str) -> Term:
 
 
 def is_null(term: Term) -> Term:
-    """Return `term IS NULL`, which is true for a missing property and for an unknown truth value."""
+    """Return the term `term IS NULL`, which is true for a missing property and for an unknown Boolean
+    value."""
     value = term.value
     return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 
 
 def negation(term: Term) -> Term:
-    """Return `NOT term`, which is true for false, false for true, and unknown for unknown."""
-    # `tags` are dropped, because a negated term may be true for any tag.
+    """Return the term `NOT term`, which is true for false, false for true, and unknown for unknown."""
+    # `tags` is not set, because a negated term may be true for any tag.
     of = truth(term)
 
     def holds(given: Given) -> Truth:
@@ -230,23 +249,29 @@ def negation(term: Term) -> Term:
 
 
 def every(terms: list[Term]) -> Term:
-    """Return AND: false if a term is false, otherwise unknown if a term is unknown, otherwise true."""
-    # All terms must be true, so a matching tag is among the tags of every term with tags.
+    """Return the conjunction of terms (AND).
+
+    The result is false if any term is false, or else unknown if any term is unknown, or else true.
+    """
+    # All terms must be true, so a matching tag is among the tags of every term that has tags.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset.intersection(*known) if known else None
     return _joined(Kind.TRUTH, _until(False, map(truth, terms)), *terms, tags=tags)
 
 
 def any_of(terms: list[Term]) -> Term:
-    """Return OR: true if a term is true, otherwise unknown if a term is unknown, otherwise false."""
-    # One true term is sufficient, so a single term without tags may match any tag.
+    """Return the disjunction of terms (OR).
+
+    The result is true if any term is true, or else unknown if any term is unknown, or else false.
+    """
+    # One true term is sufficient, so a term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset().union(*known) if len(known) == len(terms) else None
     return _joined(Kind.TRUTH, _until(True, map(truth, terms)), *terms, tags=tags)
 
 
 def truth(term: Term) -> Verdict:
-    """Return the term as a truth value, or raise `IllegalFilter` for a text or a number."""
+    """Return the term as a Boolean value. Raise `IllegalFilter` for a string or a number."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -265,7 +290,10 @@ def truth(term: Term) -> Verdict:
 
 
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
-    """Return `decisive` if any verdict is `decisive`, else unknown if any is unknown, else the opposite."""
+    """Return `decisive` if any result equals `decisive`.
+
+    Otherwise, return unknown if any result is unknown, or else the opposite of `decisive`.
+    """
     asked = tuple(verdicts)
 
     def holds(given: Given) -> Truth:
@@ -314,18 +342,18 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
-    """Return the tag in a comparison TAGS = 'text', or None for other comparisons."""
+    """Return the tag from a comparison TAGS = 'text', or None for any other comparison."""
     if tested.name == property_names.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
 
 
 def _overlaps(sought: str) -> int:
-    """Return the maximum number of prefixes of a text that can overlap at different positions.
+    """Return the maximum number of prefixes of a string that can overlap at different positions.
 
     The result is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border of
-    a text is the text itself, and each further border is the longest proper prefix of the previous border
-    that is also a suffix.
+    a string is the string itself. Each further border is the longest proper prefix of the previous border
+    that is also a suffix of it.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):
@@ -341,7 +369,10 @@ def _overlaps(sought: str) -> int:
 def _joined(
     kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None, passes: int = 0
 ) -> Term:
-    """Return a combined term, or raise `IllegalFilter` if it is too large, too deep, or too costly."""
+    """Return a combined term.
+
+    Raise `IllegalFilter` if the term is too large, too deeply nested, or too expensive.
+    """
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
         raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")

@@ -1,25 +1,27 @@
-"""The key index, which finds the records of a topic with a message key or id, newest first.
+"""Implements the key index, which finds the records of a topic that have a given key or message ID, newest
+first.
 
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is a schema of `consumequeue.run_store`. The key index contains all records with a queue:
-messages, half messages and timers under their real topic, and dead letters. An entry consists of a 64-bit
-hash and the physical offset of the record. The caller reads the record and compares the key (`carries`), so
-the results are exact.
+The key index is defined by a schema of `consumequeue.run_store`. It contains all records that belong to a
+queue: messages, half messages and timers (under their real topic), and dead letters. An entry consists of a
+64-bit hash and the physical offset of the record. The caller reads the record and compares the key
+(`carries`), so the results are exact.
 
-1. Records are added in log order, so the runs, the batches, and the other entries in memory cover ascending
-   parts of the log, and are searched in reverse order. Therefore a search for the newest records may not read
-   any run.
-2. The key index is a pure function of the log, like the queues. If a run is missing or damaged, the index is
+1. Records are added in log order. Therefore, the runs, the batches, and the remaining entries in memory cover
+   ascending parts of the log, and they are searched in reverse order. As a result, a search for the newest
+   records may not need to read any run.
+2. Like the queues, the key index depends only on the log. If a run is missing or damaged, the index is
    rebuilt.
-3. Entries of records that retention has deleted are skipped, and are removed by the next merge.
+3. Entries for records that were deleted by retention are skipped, and are removed by the next merge.
 
-Cost: adding a name takes 0.4 us, nearly all of it for the hash. A look-up takes 5 us, plus 0.2 us per batch
-and per run with a filter, plus 10 us per block read. One block is read in each run that contains the key or
-has no filter. Memory: 18 bytes per entry in memory, 12 to 24 bits per entry of the runs up to `FILTERED_MAX`,
-about 10 MB in total, and 8 bytes per 255 entries of larger runs. Weak spot: a hash with many entries is read
-block by block, in reverse order, even if only some entries are wanted.
+Cost: Adding a name takes 0.4 us, most of which is spent computing the hash. A lookup takes 5 us, plus 0.2 us
+for each batch and each run with a filter, plus 10 us for each block that is read. One block is read from each
+run that contains the key or has no filter. Memory: Each entry in memory uses 18 bytes. Each entry of a run
+with up to `FILTERED_MAX` entries uses 12 to 24 bits, about 10 MB in total. Larger runs use 8 bytes per 255
+entries. Weak spot: If many entries have the same hash, they are read block by block in reverse order, even if
+only some of the entries are needed.
 """
 
 from __future__ import annotations
@@ -46,17 +48,17 @@ from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 FILTERED_MAX: Final = 1 << 20
-"""The number of entries of the largest run with a filter, which takes 1.5 to 3 MiB."""
+"""The number of entries in the largest run that has a filter. The filter of such a run uses 1.5 to 3 MiB."""
 
 _KEYS: Final = property_names.KEYS.encode()
 _REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
-"""An entry, which consists of a 64-bit hash and the physical offset of the record."""
+"""An entry, which consists of a 64-bit hash and the physical offset of a record."""
 
 
 def in_order(entries: Entries) -> Entries:
-    """Return the entries sorted by hash. Entries with equal hashes keep their log order."""
+    """Return the entries sorted by hash. Entries with the same hash remain in log order."""
     ordered: Entries = entries[order_of(entries["key"])]
     return ordered
 
@@ -74,14 +76,14 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64-bit hash of a key of a topic."""
+    """Return the 64-bit hash of a key in a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """Return the real topic of a record, and the names of the record, which are its keys and its id.
+    """Return the real topic of a record, and its names, which are its keys and its message ID.
 
-    The names of an inner batch include the names of each of its messages.
+    For an inner batch, the names of each message are included.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -93,13 +95,16 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Return whether a record belongs to `topic` and has the given key or message id."""
+    """Return whether a record belongs to `topic` and has the given key or message ID."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
 
 
 def messages_of(record: Record) -> list[Record]:
-    """Return the readable messages of an inner batch, in order, or a list with any other record."""
+    """Return the readable messages of an inner batch in order.
+
+    For any other record, return a list that contains only the record.
+    """
     first = record.queue_offset
     messages: list[Record] = []
     with suppress(StoreDamaged, LibraryMissing):
@@ -109,7 +114,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def other_keys_of(message: Message) -> Collection[str]:
-    """Return the keys of a message, except a key that equals the message id."""
+    """Return the keys of a message, except a key that equals the message ID."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
@@ -119,7 +124,7 @@ def other_keys_of(message: Message) -> Collection[str]:
 
 
 def keys_of(stored: bytes) -> dict[str, None]:
-    """Return the keys and the message id in stored properties."""
+    """Return the keys and the message ID from stored properties."""
     joined = properties.value_of(stored, property_names.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = {}
     if joined:
@@ -133,19 +138,19 @@ def keys_of(stored: bytes) -> dict[str, None]:
 
 
 def runs_named(frozen: Any) -> list[Run]:
-    """Return the runs in a snapshot (`RunsToWrite.freeze`), without loading the runs."""
+    """Return the runs listed in a snapshot (`RunsToWrite.freeze`), without loading them."""
     return [Run(KEYS, KEYINDEX, *fields) for fields in frozen or ()]
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether the file of a run, at a path that may differ, is undamaged."""
+    """Return whether the file of a run is undamaged. The file may have a different path."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False
 
 
 class _Batch(NamedTuple):
-    """A sorted batch: the columns of the entries, and the filter of their hashes."""
+    """A sorted batch, which consists of the columns of its entries and a filter for their hashes."""
 
     hashes: Words
     offsets: Words
@@ -164,7 +169,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Create a sorted batch of the entries that are not in a batch yet."""
+        """Create a sorted batch from the entries that are not part of a batch yet."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -178,7 +183,7 @@ class RecentKeys:
         self.hashes, self.offsets = array("Q"), array("Q")
 
     def find(self, key_hash: int, probe: Probe) -> Iterator[int]:
-        """Yield the physical offsets of the entries with a hash, newest first."""
+        """Yield the physical offsets of the entries with a given hash, newest first."""
         places = np.flatnonzero(np.asarray(self.hashes) == np.uint64(key_hash))
         yield from [self.offsets[place] for place in reversed(places)]
         for batch in reversed(self._batches):
@@ -187,7 +192,7 @@ class RecentKeys:
                 yield from reversed(batch.offsets[first:end].tolist())
 
     def take(self, newer: RecentKeys) -> None:
-        """Add all entries of `newer`."""
+        """Move all entries from `newer` to this object."""
         if newer._batches and self.hashes:
             self.close_batch()
         self._batches += newer._batches
@@ -196,7 +201,7 @@ class RecentKeys:
         self.offsets += newer.offsets
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order. No entry may be added before the last chunk is yielded."""
+        """Yield all entries in order. No entry may be added until the last chunk has been yielded."""
         entries = np.empty(len(self), ENTRY)
         entries["key"] = np.concatenate([*(batch.hashes for batch in self._batches), self.hashes])
         entries["offset"] = np.concatenate([*(batch.offsets for batch in self._batches), self.offsets])
@@ -212,12 +217,13 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Index one durable record, in log order."""
+        """Add one durable record to the index. Records must be added in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Index durable records, in log order, given the digests of their names and their log offsets."""
+        """Add durable records to the index in log order, given the digests of their names and their log
+        offsets."""
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
         recent.hashes.frombytes(b"".join(digests))
@@ -226,7 +232,10 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def put_many(self, hashes: Words, offsets: Words) -> None:
-        """Index many durable records, given arrays of hashes of names and ascending offsets, as uint64."""
+        """Add many durable records to the index.
+
+        The hashes of names and the ascending offsets are given as uint64 arrays.
+        """
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
         recent.offsets.frombytes(offsets.tobytes())
@@ -234,7 +243,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets at or above `first_offset` of records that may have the key, newest first.
+        """Yield the offsets of records at or above `first_offset` that may have the key, newest first.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -247,7 +256,7 @@ class KeyIndex(RunStore[RecentKeys]):
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
 
     def entries_from(self, first_offset: int) -> Iterator[Entries]:
-        """Yield in chunks all entries of records at or above a log offset, in any order.
+        """Yield the entries of all records at or above a log offset, in chunks and in any order.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -262,7 +271,8 @@ class KeyIndex(RunStore[RecentKeys]):
                     raise
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return `RunStore.to_write` without the entries below `until`, the first offset of the log."""
+        """Return the result of `RunStore.to_write`, without the entries below `until`, the first offset of
+        the log."""
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)
 

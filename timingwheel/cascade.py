@@ -1,17 +1,18 @@
-"""The writes of a checkpoint to the files of far timers: splits of slots, and additions of timers.
+"""Writes the changes of a checkpoint to timer files. Slots are split, and timers are added.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-The writes run in a worker thread on the state from `Partitions.to_write`, and change no file within the
-length in a snapshot. A split creates new files, and additions are appended. Therefore a failed attempt leaves
-only bytes that no snapshot includes, and the next attempt truncates these bytes first. A timer that is
-deleted before the checkpoint is not written.
+The writes run in a worker thread on the state returned by `Partitions.to_write`. They do not change any part
+of a file that is covered by a snapshot. Splitting a slot creates new files, and adding timers appends to
+existing files. Therefore, a failed attempt leaves only bytes that are not covered by any snapshot. The next
+attempt truncates the files to remove these bytes. A timer that is deleted before the checkpoint is not
+written.
 
-Cost: each timer is written once at first, and once for each of up to five levels that it descends. A write
-needs memory for 8 MiB of records and for the tombstones of one slot. Weak spot: a slot is split as a whole. A
-slot of level 4 or 5 with most timers of a store makes a single checkpoint long, and temporarily needs disk
-space for two copies.
+Cost: Each timer is written once when it is added, and once more for each of up to five levels that it moves
+down. A write uses memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is always
+split as a whole. If a level-4 or level-5 slot contains most of the timers of a store, the checkpoint that
+splits it takes a long time and temporarily requires disk space for two copies.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""A function that returns the rows and records of timers by offset, in order, if readable."""
+"""A function that returns the rows and records of the timers at the given offsets, in order. Unreadable
+timers are omitted."""
 
 Span = tuple[int, int]
-"""A range of times in ms, with an exclusive end."""
+"""A time range in ms. The end is exclusive."""
 
 _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """The valid part of a slot's file: the length in bytes, and the numbers of timers and tombstones."""
+    """The valid part of a slot file: its length in bytes, and its number of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -52,13 +54,13 @@ class File(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A timer whose record is damaged in the file at `path` or, if `path` is "", in the log."""
+    """A timer whose record is damaged. The record is in the file at `path`, or in the log if `path` is ""."""
 
     due_ms: int
     timer_offset: int
     path: str = ""
     queue: int = -1
-    """The queue in the row of the timer, or -1 if the queue is unknown."""
+    """The queue in the timer's row, or -1 if the queue is unknown."""
 
 
 class _Growing:
@@ -66,12 +68,13 @@ class _Growing:
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
-        # The bytes of an attempt that failed, or whose snapshot is missing, would be read as timers.
+        # Bytes left by a failed attempt, or by an attempt whose snapshot is missing, would otherwise be read
+        # as timers.
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches with the given numbers of timers and tombstones, or raise OSError."""
+        """Append batches that contain the given numbers of timers and tombstones, or raise OSError."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -81,7 +84,8 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The state of the far timers for a checkpoint: the files of the last snapshot, and new timers."""
+    """The state of the stored timers for a checkpoint, which consists of the files of the last snapshot and
+    the new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -89,18 +93,18 @@ class PartitionsToWrite:
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
-    """The names of damaged files, which are not deleted."""
+    """The names of damaged files, which must not be deleted."""
     shared: Shared
     last_offset: int
     """The offset of the last timer that was set."""
     mended: frozenset[Gap] = frozenset()
-    """The damage whose timers all have known outcomes."""
+    """The damaged ranges in which the outcomes of all timers are known."""
     unmended: tuple[Gap, ...] = ()
-    """The damage with timers of unknown outcome."""
+    """The damaged ranges that contain timers with unknown outcomes."""
     older: frozenset[str] = frozenset()
-    """The names of files that the snapshot of the last startup did not include and that must be kept."""
+    """The names of files that were not listed in the snapshot at the last startup and must be kept."""
     unreadable: list[Unreadable] = field(default_factory=list)
-    """The timers with damaged records, which are stored without a record until they end."""
+    """The timers whose records are damaged. Until such a timer ends, it is stored without its record."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
@@ -120,7 +124,7 @@ class PartitionsToWrite:
         self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, or None before `write`."""
+        """Return the state for a snapshot, or None if `write` has not been called."""
         if self.new_files is None:
             return None
         return {
@@ -136,11 +140,11 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return all damage with timers of unknown outcome.
+        """Return all damaged ranges that contain timers with unknown outcomes.
 
-        For a split file, the stored damage is the only evidence. For another file, a bad sector may be
-        readable for the next process. The next process would treat the timers in the sector as ended, because
-        deliveries from the file moved the watermark past them.
+        For a split file, the stored damage is the only evidence of the damage. For any other file, the next
+        process may be able to read a bad sector. It would then treat the timers in this sector as ended,
+        because deliveries from the file have moved the watermark past them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -150,10 +154,11 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that neither the new nor the previous snapshot includes, or raise OSError.
+        """Delete the files that are listed in neither the new snapshot nor the previous one, or raise
+        OSError.
 
-        A file whose slot overlaps a span in `in_doubt` is kept, because the file may contain the only copy of
-        records that are lost in damaged bytes.
+        A file whose slot overlaps a range in `in_doubt` is kept, because it may contain the only copy of
+        records that were lost in damaged bytes.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -164,11 +169,11 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot is neither split nor entirely delivered, so that its file is kept."""
+        """Return whether a slot must keep its file because it is neither split nor completely delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
-        """Copy the live timers of a slot to files of the levels below."""
+        """Copy the live timers of a slot to files of lower levels."""
         assert self.boundaries.starts_ms[slot.level] >= slot.end_ms, f"{slot.name} would be split into itself"
         damage: list[Gap] = []
         tombstones = self._tombstones_of(disk, slot, damage)
@@ -182,7 +187,7 @@ class PartitionsToWrite:
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
-        # The old file is kept, because it may contain records of these timers that the log has lost.
+        # The old file is kept, because it may contain records of these timers that were lost from the log.
         if damage:
             self.damage += damage
             self.damaged |= {slot.name}
@@ -190,9 +195,9 @@ class PartitionsToWrite:
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield timers with records, and timers with damaged records as pairs without records.
+        """Yield timers with intact records, and yield timers with damaged records as pairs without records.
 
-        If a damaged record were copied, the copy would be the only one after a cut of the log and the
+        If a damaged record were copied, the damaged copy would be the only one left after retention and the
         deletion of older files.
         """
         if rows.dtype == PAIR:
@@ -212,7 +217,8 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the ascending offsets of the deleted timers of a slot, from the file and from memory."""
+        """Return the offsets of the deleted timers of a slot, from the file and from memory, in ascending
+        order."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
         tombstones = [np.empty(0, np.uint64)]
@@ -223,8 +229,11 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
-        """Add the new timers of a slot to its file or, if the slot is split, to files of the levels below."""
-        # If a timer and its tombstone were both added since the last checkpoint, neither is written.
+        """Add the new timers of a slot to its file.
+
+        If the slot is split, add them to files of lower levels.
+        """
+        # If both a timer and its tombstone were added after the last checkpoint, neither of them is written.
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         left = alive(timers, np.sort(tombstones["timer_offset"]))
         tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
@@ -233,7 +242,8 @@ class PartitionsToWrite:
             self._add_to(disk, slot, left, fetch)
             self._add_tombstones(disk, slot, tombstones)
             return
-        # The tombstones of a split slot are not written, because the split has omitted deleted timers.
+        # The tombstones of a split slot are not written, because deleted timers were omitted when the slot
+        # was split.
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
 
@@ -248,7 +258,7 @@ class PartitionsToWrite:
             self._add_fetched(self._to(disk, slot), chunk, rows, records)
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
-        if len(rows) < len(chunk):  # A timer with a damaged record is stored as a pair.
+        if len(rows) < len(chunk):  # A timer whose record is damaged is stored as a pair.
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += [Unreadable(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
@@ -264,7 +274,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """Set the number of records of the next fetch so that records of the same size fit in a batch."""
+        """Adjust the number of records in the next fetch so that records of the same size fit in a batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -282,7 +292,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
-        """Make all files and then their names durable, before a snapshot may include the files."""
+        """Sync all files and then their directory entries, before a snapshot may list the files."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -291,13 +301,13 @@ class PartitionsToWrite:
 
 
 def span_of(path: str) -> Span:
-    """Return the range of times that the slot of a file covers."""
+    """Return the time range that is covered by the slot of a file."""
     slot = slot_named(path.removeprefix(f"{TIMERS}/"))
     return slot.start_ms, slot.end_ms
 
 
 def _touches(name: str, spans: list[Span]) -> bool:
-    """Return whether a name is the name of a slot that overlaps any of the spans."""
+    """Return whether a file name belongs to a slot that overlaps any of the given time ranges."""
     try:
         start_ms, end_ms = span_of(name)
     except ValueError:
@@ -316,7 +326,10 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """Yield the live timers of a file with their records (none for pairs), about 8 MiB at a time."""
+    """Yield the live timers of a file in batches of about 8 MiB, together with their records.
+
+    Pairs have no records.
+    """
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
     records: list[bytes] = []
@@ -338,7 +351,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the bytes of the record of each row, with one read of the batch."""
+    """Return the encoded record of each row, reading the batch only once."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -347,7 +360,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return a column of bool, which is true for rows whose record is intact or is in the log."""
+    """Return a Boolean column that is true for each row whose record is intact or is in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -359,5 +372,8 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 
 
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
-    """Return the files in a snapshot. A read of a missing or truncated file finds a gap."""
+    """Return the files listed in a snapshot.
+
+    If a file is missing or truncated, reading it results in a gap.
+    """
     return {slot_named(name): File(*fields) for name, fields in named.items()}

@@ -1,6 +1,7 @@
-"""The format of a file of far timers, `timers/<level>-<20 digits start_ms>`, with appended batches.
+"""Defines the format of a timer file, `timers/<level>-<20 digits start_ms>`, which consists of appended
+batches.
 
-A batch consists of a head, rows, and for kind 1 the contiguous bytes of the records. Integers are
+A batch consists of a header, rows, and, for kind 1, the contiguous bytes of the records. Integers are
 little-endian.
 
     head   width  field                                   kind  rows
@@ -31,8 +32,9 @@ gap up to the length in the snapshot. A sector that the disk cannot read is retu
 (`timingwheel.sectors`), and therefore also causes a gap. `services.broker.timers.timer_repair` determines the
 timers of a gap.
 
-Cost: a file is read through a window, so memory is bounded for files of any length. Weak spot: a damaged byte
-in the rows turns the whole batch into a gap, with up to 65,536 timers, because all rows share one CRC.
+Cost: A file is read through a window, so that memory usage is bounded regardless of the length of the file.
+Weak spot: All rows of a batch share a single CRC. A damaged byte in the rows therefore turns the whole batch
+into a gap, which may contain up to 65,536 timers.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ ROW: Final = np.dtype(
         ("spare", "<u8"),
     ]
 )
-"""The dtype of a timer with the position of its record."""
+"""The dtype of a timer, including the position of its record."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
 """The dtype of a timer without its record, or of a tombstone, which marks a timer as deleted."""
@@ -72,7 +74,7 @@ Rows = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ROW` or `PAIR`."""
 
 IN_LOG: Final = (1 << 64) - 2
-"""The value of `record_at` for a record that is only in the log, at `timer_offset`."""
+"""The value of `record_at` if the record exists only in the log, at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
@@ -86,7 +88,8 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """An intact batch, with its kind, its rows (`ROW` or `PAIR` by kind), its position, and its end."""
+    """An intact batch: its kind, its rows (`ROW` or `PAIR`, depending on the kind), its position, and its
+    end."""
 
     kind: int
     rows: Rows
@@ -96,16 +99,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """The bytes of a file from `position` up to `end`, which contain no intact batch."""
+    """A range of bytes in a file, from `position` up to `end`, that contains no intact batch."""
 
     path: str
     position: int
     end: int
     is_unread: bool = field(default=False, compare=False)
-    """Whether the disk could not read some bytes of the gap."""
+    """True if some bytes of the gap could not be read from disk."""
 
     def freeze(self) -> Any:
-        """Return the path, the position, and the end for a snapshot."""
+        """Return the path, position, and end for a snapshot."""
         return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
@@ -115,7 +118,7 @@ class Gap:
 
 
 class Window:
-    """A view of the first `length` bytes of a file, which are read one window at a time."""
+    """A view of the first `length` bytes of a file, which is read one window at a time."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -124,9 +127,9 @@ class Window:
         self._unread: list[sectors.Extent] = []
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`, fewer at the end, with zeros for unreadable bytes.
+        """Return up to `length` bytes starting at `position`, or fewer at the end of the file.
 
-        Raise OSError for any error except EIO.
+        Unreadable bytes are replaced with zeros. Raise OSError for any error other than EIO.
         """
         length = max(0, min(length, self._there_bytes - position))
         if length == 0:
@@ -134,23 +137,23 @@ class Window:
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            # The old window is released first, because otherwise two windows would be in memory.
+            # The old window is released first. Otherwise, two windows would be in memory at the same time.
             self._held = b""
             self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether a previous read of bytes between `first` and `end` has failed."""
+        """Return whether an earlier attempt to read bytes between `first` and `end` has failed."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the intact batches from a position on, in order, and add damaged ranges to `damage`.
+    """Yield the intact batches in order, starting at a position, and add damaged ranges to `damage`.
 
-    Batches that overlap a gap in `without` count as damaged, even if the disk can read the bytes now.
+    Batches that overlap a gap in `without` are treated as damaged, even if their bytes can be read now.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -170,9 +173,9 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield all timers of a file, including deleted timers, in arrays of `ROW` or `PAIR`.
+    """Yield all timers of a file in arrays of `ROW` or `PAIR`. Deleted timers are included.
 
-    Small batches are joined. `damage` and `without` are the same as for `batches`.
+    Small batches are combined. `damage` and `without` have the same meaning as in `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):
@@ -187,7 +190,7 @@ def parts(
 
 
 def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
-    """Return a gap that overlaps a batch, or None without such a gap."""
+    """Return a gap that overlaps a batch, or None if there is none."""
     touching = (
         one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
     )
@@ -197,10 +200,10 @@ def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
 def tombstone_offsets(
     disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
 ) -> Numbers:
-    """Return the ascending offsets of the timers with a tombstone in the file, or raise OSError.
+    """Return the offsets of the timers with tombstones in the file in ascending order, or raise OSError.
 
-    `damage` and `without` are the same as for `batches`. A timer in a gap that is added to `damage` must not
-    be treated as pending, even if a later read of the gap succeeds.
+    `damage` and `without` have the same meaning as in `batches`. A timer in a gap that is added to `damage`
+    must not be treated as pending, even if a later read of the gap succeeds.
     """
     damage = [] if damage is None else damage
     found = [
@@ -212,7 +215,7 @@ def tombstone_offsets(
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """Return the rows whose timers are not in `tombstones`, which are ascending offsets."""
+    """Return the rows whose timers are not in `tombstones`, which contains offsets in ascending order."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -222,7 +225,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """Return the rows as `ROW`. A pair becomes a row whose record is in the log."""
+    """Return the rows in the format `ROW`. A pair is converted to a row whose record is in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -243,7 +246,10 @@ def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
 
 
 def encode_rows(position: int, rows: Rows, records: list[bytes]) -> Iterator[bytes]:
-    """Yield contiguous batches of timers (`ROW`) with records, to be written from `position` on."""
+    """Yield contiguous batches of timers (`ROW`) with their records.
+
+    The first batch must be written at `position`.
+    """
     assert len(rows) == len(records), "a row without its record, or a record without its row"
     for first, end in _cuts(list(map(len, records))):
         batch = _encode(position, rows[first:end].copy(), records[first:end])
@@ -256,7 +262,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
     order = np.argsort(rows["due_ms"], kind="stable")
-    # The records of a batch are in due order, and the rows are in the order of offsets.
+    # The records of a batch are in due order, while the rows are sorted by offset.
     rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
@@ -265,7 +271,10 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return ranges of records that fit in a batch, with a separate batch for a record that is too large."""
+    """Return ranges of records that each fit in a batch.
+
+    A record that is too large gets a batch of its own.
+    """
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         batch_bytes += length + ROW.itemsize
@@ -282,7 +291,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """Return the batch at a position, or None if no intact batch begins at the position."""
+    """Return the batch at a position, or None if no intact batch begins there."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -303,14 +312,17 @@ def _next_sound(window: Window, position: int) -> int:
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
-        # The head may be damaged, so its length is used only if it leads to an intact batch.
+        # The header may be damaged, so the length in it is used only if an intact batch follows.
         if position < end < window.length and _batch_at(window, end) is not None:
             return end
     return next(_sound_after(window, position + 1), window.length)
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield the starts of intact batches from a position on, found by their magic."""
+    """Yield the starts of intact batches at or after a position.
+
+    The batches are found by their magic numbers.
+    """
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:
@@ -320,4 +332,4 @@ def _sound_after(window: Window, position: int) -> Iterator[int]:
             if _batch_at(window, position + at) is not None:
                 yield position + at
             at = held.find(MAGIC, at + 1)
-        position += max(1, len(held) - len(MAGIC) + 1)  # A magic may cross the end of a window.
+        position += max(1, len(held) - len(MAGIC) + 1)  # The magic number may cross the end of a window.

@@ -1,27 +1,29 @@
-"""A hierarchical timing wheel, which sets, moves, and cancels timers in O(1), and expires them in due order.
+"""Implements a hierarchical timing wheel.
 
-A timer is an integer with a meaning that the caller defines. The wheel stores the due time of each pending
-timer, and pairs of due time and timer in the slots (see `timingwheel.levels`). A cancel or a move leaves the
-old pair in its slot. A pair is valid only while it matches the due time of the timer, and stale pairs are
-dropped at their due time. When half of the pairs are stale, all slots are swept, slot by slot, because
-otherwise long leases that end within milliseconds would accumulate. During a sweep, each call that creates a
-stale pair sweeps `_SWEPT_EACH` pairs, so that no call does the whole sweep (200,000 pairs take 40 to 130 ms).
-Rules:
+Setting, moving, and canceling a timer takes O(1) time, and timers expire in due order.
+
+A timer is an integer whose meaning is defined by the caller. The wheel stores the due time of each pending
+timer. Its slots contain pairs of a due time and a timer (see `timingwheel.levels`). If a timer is canceled or
+moved, the old pair remains in its slot. A pair is valid only if it matches the current due time of the timer.
+A stale pair is dropped when its due time is reached. When half of the pairs are stale, all slots are swept
+one after the other. Otherwise, stale pairs would accumulate if long leases end within milliseconds. During a
+sweep, each call that creates a stale pair checks `_SWEPT_EACH` pairs, so that no single call performs the
+whole sweep. Sweeping 200,000 pairs takes 40 to 130 ms. Rules:
 
 * `advance(now_ms)` returns only timers that are due at or before `now_ms`.
-* Timers are returned in due order, and timers with the same due time in the order in which they were first
-  set to this time.
-* The time of a wheel never decreases. A `now_ms` before an earlier `now_ms` has no effect.
+* Timers are returned in due order. Timers with the same due time are returned in the order in which they were
+  first set to this time.
+* The time of a wheel never decreases. If `now_ms` is lower than an earlier value, it has no effect.
 
-The start of the next occupied slot is cached, because a search after each call would cost as much as setting
-a timer.
+The start of the next occupied slot is cached, because searching for it after each call would cost as much as
+setting a timer.
 
-Cost: one dictionary entry and up to four integers per timer, and no memory for an empty slot. An advance
-jumps from one occupied slot to the next, so idle time of any length has no cost. A cascade moves all timers
-of a slot at once, in at least 50 us, and in less than 1 us per timer for thousands of timers.
+Cost: Each timer uses one dictionary entry and up to four integers. An empty slot uses no memory. The wheel
+jumps from one occupied slot to the next, so idle periods of any length have no cost. A cascade moves all
+timers of a slot at once. It takes at least 50 us, and less than 1 us per timer for thousands of timers.
 
-Weak spot: a slot is emptied as a whole, so an `advance` that enters a slot with very many timers takes a long
-time, regardless of `count_max`.
+Weak spot: A slot is always emptied as a whole. If a slot contains very many timers, the `advance` call that
+enters it takes a long time, regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ import numpy as np
 from timingwheel import levels
 
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
-"""An array (n, 2) of due times in ms and timers."""
+"""An array of shape (n, 2) that contains due times in ms and timers."""
 
 _LEFT_BEHIND_MIN: Final = 16_384
 _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
 _EMPTY: Final = partial(array, "q")
-"""A function that creates an empty slot, in which due times and timers alternate."""
+"""A function that creates an empty slot. A slot contains alternating due times and timers."""
 
 
 class Wheel:
-    """A timing wheel, which starts at `now_ms`."""
+    """A timing wheel whose time starts at `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -59,12 +61,14 @@ class Wheel:
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
         self._unswept: list[tuple[int, int]] = []
-        """The remaining slots (level, number) of a sweep, of which the last is swept next."""
+        """The remaining slots (level, number) of a sweep. The last slot in the list is swept next."""
         self._sweeping: array[int] | None = None
-        """The pairs of the slot in the sweep. `_kept` has the valid pairs up to `_swept_to`."""
+        """The pairs of the slot that is currently being swept. `_kept` contains the valid pairs before
+        `_swept_to`."""
         self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
         self._next_ms: int | None = _NEVER
-        """The start of the first occupied slot, `_NEVER` without occupied slots, or None if unknown."""
+        """The start of the first occupied slot, `_NEVER` if no slot is occupied, or None if the start is
+        unknown."""
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -77,7 +81,10 @@ class Wheel:
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
-        """Set or move a timer. The next `advance` returns a timer that is already due."""
+        """Set a timer, or move it to a new due time.
+
+        If the timer is already due, the next call of `advance` returns it.
+        """
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
         if self._due_ms.get(timer) == due_ms:
@@ -89,7 +96,7 @@ class Wheel:
             self._left_behind(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Set timers, which must be distinct and not pending, to the same due time."""
+        """Set several timers to the same due time. The timers must be distinct and must not be pending."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
         count = len(self._due_ms) + len(timers)
@@ -98,11 +105,11 @@ class Wheel:
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Cancel a timer, and return whether the timer was pending."""
+        """Cancel a timer, and return whether it was pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Cancel timers, and return the number of timers that were pending."""
+        """Cancel several timers, and return how many of them were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -110,10 +117,10 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Set the time to `now_ms`, and remove and return up to `count_max` due timers in due order.
+        """Set the time to `now_ms`. Remove and return up to `count_max` due timers in due order.
 
-        The result contains pairs (due time, timer). If the result has `count_max` timers, further timers may
-        be due, and the caller should call `advance` again.
+        The result contains pairs (due time, timer). If `count_max` timers are returned, more timers may be
+        due, and the caller should call `advance` again.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -121,16 +128,20 @@ class Wheel:
         return due
 
     def rebased(self, now_ms: int) -> Wheel:
-        """Return a wheel at `now_ms` with the same timers, for a clock that was set back."""
+        """Return a new wheel with the same timers and the time `now_ms`.
+
+        This method is used when the clock was set back.
+        """
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
             wheel.schedule(timer, due_ms)
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` has work, at or before the next due time, or None.
+        """Return the time at which `advance` must be called next, or None if there is none.
 
-        The result may be the start of a slot that only cascades, or that contains only cancelled timers.
+        The time is not later than the next due time. It may be the start of a slot whose timers only cascade
+        or have all been canceled.
         """
         if self._expired:
             return self.now_ms
@@ -154,7 +165,7 @@ class Wheel:
                 self._next_ms = start_ms
 
     def _left_behind(self, count: int) -> None:
-        """Count new stale pairs, and begin a sweep or continue the current sweep."""
+        """Count new stale pairs, and start a sweep or continue the current one."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -162,8 +173,9 @@ class Wheel:
                 self._sweep(self._owed_count)
                 self._owed_count = 0
         elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
-            # The count restarts at 0, although the stale pairs still exist, because the sweep drops these
-            # pairs. Pairs in swept slots that become stale during the sweep belong to the next sweep.
+            # The count restarts at 0 even though the stale pairs still exist, because the sweep drops these
+            # pairs. If a pair in a slot that has already been swept becomes stale, it is left for the next
+            # sweep.
             self._left_behind_count = 0
             self._unswept = [
                 (level, slot)
@@ -172,11 +184,11 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs of slots, and drop stale pairs without changing the order."""
+        """Check the next `count` pairs, and drop stale pairs without changing the order of the others."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
-            if pairs is not self._sweeping:  # The slot is new, or was emptied and used again.
+            if pairs is not self._sweeping:  # The slot is new, or it was emptied and reused.
                 self._sweeping, self._kept, self._swept_to = pairs, _EMPTY(), 0
             if pairs is None:
                 self._unswept.pop()
@@ -189,14 +201,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep the pairs of the slot in the sweep that match the due times of their timers."""
+        """Keep those pairs of the current slot that match the due times of their timers."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Replace all pairs of a completely checked slot with the valid pairs."""
+        """Replace all pairs of a fully checked slot with the valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -210,7 +222,8 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins by `now_ms`, or return False without such a slot."""
+        """Empty the next occupied slot that begins at or before `now_ms`, or return False if there is
+        none."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -227,10 +240,10 @@ class Wheel:
         assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Return (level, slot, start in ms) of the first occupied slot, or None without occupied slots.
+        """Return (level, slot, start in ms) for the first occupied slot, or None if no slot is occupied.
 
-        If several slots begin at the same time, the slot of the highest level is first, because its timers
-        are older and cascade to the lower slots.
+        If several slots begin at the same time, the slot of the highest level is returned first, because its
+        timers are older and cascade to the lower slots.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -242,7 +255,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Move the pairs of a slot to the levels below or, on level 0, to the expired timers."""
+        """Move the pairs of a slot to lower levels or, on level 0, to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -255,13 +268,14 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper slot that the current time has entered to the levels below.
+        """Move the pairs of an upper-level slot that the current time has reached to lower levels.
 
-        All pairs for a lower slot are moved at once, because a slot of level 2 may contain all timers of a
-        minute.
+        All pairs for the same lower slot are moved at once, because a level-2 slot may contain all timers of
+        a minute.
         """
-        # As in `levels.level_of`, the level is the highest byte in which the due time and the current time
-        # differ. All bytes from `level` up are equal, so each pair is moved to exactly one lower level.
+        # As in `levels.level_of`, the level is the highest byte in which the due time differs from the
+        # current time. All bytes at or above `level` are equal, so each pair is moved to exactly one lower
+        # level.
         differing = rows[:, 0] ^ self.now_ms
         for lower in range(level):
             bits = levels.SLOT_BITS * lower
@@ -270,7 +284,7 @@ class Wheel:
                 is_here &= differing >> bits != 0
             here = rows[is_here]
             slots = (here[:, 0] >> bits & levels.SLOT_MASK).astype(np.uint8)
-            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # numpy sorts bytes in linear time.
+            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # NumPy sorts bytes in linear time.
             counts, at = np.bincount(slots, minlength=levels.SLOT_COUNT).tolist(), 0
             for slot in np.flatnonzero(counts).tolist():
                 end = at + rows.strides[0] * counts[slot]
@@ -280,7 +294,8 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Take expired timers that are still pending, because a timer may have been moved or cancelled."""
+        """Return the expired timers that are still pending, because a timer may have been moved or canceled
+        in the meantime."""
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)

@@ -1,26 +1,26 @@
-"""The states of open and expired half messages, and the outcomes of the newest ended half messages.
+"""Stores the states of open and expired half messages, and the outcomes of recently ended half messages.
 
-An expired half message is kept until an operator resolves it. Of the committed and rolled back half messages,
-only the last `ended_halves_max` (`commitlog.applied_limits`) are kept in memory. Older outcomes are in the
-log, where the key index leads to them (`services.broker.halves.transactions`). Therefore memory and snapshots
-depend on the number of open and expired half messages, not on the number of ended half messages. An ended
-half message takes about 175 bytes. With a limit of 100,000, ended half messages took 17 MiB of memory and of
-each checkpoint. A search for an older outcome takes a look-up in the key index and a read, and is needed only
-if a half message is ended twice.
+An expired half message is kept until an operator resolves it. Of the half messages that were committed or
+rolled back, only the last `ended_halves_max` (`commitlog.applied_limits`) are kept in memory. Older outcomes
+can be found in the log through the key index (`services.broker.halves.transactions`). Therefore, memory usage
+and snapshot size depend on the number of open and expired half messages, but not on the number of ended half
+messages. An ended half message uses about 175 bytes. With a limit of 100,000, ended half messages used 17 MiB
+of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index lookup and a read. This
+is needed only if a half message is ended twice.
 
-An outcome is in the table from the append of its record on, so that a second end before the flush is
-detected. An answer that depends on an outcome waits until the record is durable. Until the record is durable,
-the outcome is not dropped, because it is not in the key index yet.
+An outcome is added to the table as soon as its record is appended, so that a second attempt to end the half
+message before the flush is detected. A response that depends on an outcome is delayed until the record is
+durable. Until then, the outcome is not dropped, because it is not in the key index yet.
 
-Open half messages are in the order of offsets and store times. The tables are frozen without a copy
-(`commitlog.table`).
+Open half messages are ordered by offset, and therefore also by store time. The tables are stored in a
+snapshot without being copied (`commitlog.table`).
 
     stored --> open --> expired --> resolved by an operator
                  |                         |
                  +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half message is in at most one of the three tables. The table of expired half messages is in the order of
-expiry, and their sorted offsets are in a `SortedOffsets`.
+A half message is in at most one of the three tables. The table of expired half messages is in order of
+expiry, and their sorted offsets are kept in a `SortedOffsets`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from txn.states import State
 
 
 class OpenHalf(NamedTuple):
-    """An open half message: its store time, the time of the next check-back, and the number of check-backs.
+    """An open half message, with its store time, the time of the next check-back, and the number of
+    check-backs.
 
-    `topic` and `id_crc` are copied from the message, so that the record is read only if a producer is
-    available.
+    `topic` and `id_crc` are copied from the message, so that the record needs to be read only if a producer
+    is available.
     """
 
     stored_ms: int
@@ -49,13 +50,15 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The outcome of a half message, the time of its end, and the offset of the record of its end."""
+    """The outcome of a half message, the time at which it ended, and the offset of the record that ended
+    it."""
 
     state: State
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """The topic of the message, which is needed after retention has deleted the half message."""
+    """The topic of the message, which is still needed after the half message has been deleted by
+    retention."""
 
     @property
     def durable_at(self) -> int:
@@ -64,7 +67,7 @@ class Ended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A half message that expired without an answer, and the late ends by producers."""
+    """A half message that expired before its producer ended it, and later attempts by producers to end it."""
 
     ended_ms: int
     ended_offset: int
@@ -72,57 +75,63 @@ class Expired(NamedTuple):
     check_count: int = 0
     topic: str = ""
     late: tuple[tuple[str, int], ...] = ()
-    """The first `LATE_ENDS_MAX` late ends, with the requested outcome and the time."""
+    """The first `LATE_ENDS_MAX` late ends, each with the requested outcome and the time."""
 
 
 LATE_ENDS_MAX: Final = 10
 _LOST: Final = OpenHalf(0, 0)
-"""The state of a half message whose record was destroyed by damage before its end was read."""
+"""The state of a half message whose record was damaged before the end of the half message was read."""
 
 
 class Outcomes:
-    """The open, the expired, and the newest ended half messages of a store."""
+    """The open, expired, and recently ended half messages of a store."""
 
     def __init__(self) -> None:
         self.open: Table[int] = Table()
-        """The fields of the `OpenHalf` of each open half message."""
+        """The fields of the `OpenHalf` for each open half message."""
         self.expired: Table[int] = Table()
-        """The fields of the `Expired` of each expired half message."""
+        """The fields of the `Expired` for each expired half message."""
         self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
         self.waiting_by_topic: Counter[str] = Counter()
-        """The number of open and expired half messages by the topic of the message, or "" if unknown."""
+        """The number of open and expired half messages, keyed by the topic of the message, or by "" if the
+        topic is unknown."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
-        """Add an open half message, whose record is durable."""
+        """Add an open half message whose record is durable."""
         assert half_offset not in self._ended, "a half comes after its end"
         assert half_offset not in self.expired, "a half comes after its expiry"
         self.open.put(half_offset, tuple(waiting))
         self.waiting_by_topic[waiting.topic] += 1
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
-        """Return the state of an open half message, or None if the half message is not open."""
+        """Return the state of a half message, or None if it is not open."""
         row = self.open.get(half_offset)
         return None if row is None else OpenHalf(*row)
 
     def expiry(self, half_offset: int) -> Expired | None:
-        """Return the state of an expired half message, or None if the half message has not expired."""
+        """Return the state of a half message, or None if it has not expired."""
         row = self.expired.get(half_offset)
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return the store time of the oldest open half message, in ms since 1970, or None without any."""
+        """Return the store time of the oldest open half message in ms since 1970, or None if there is
+        none."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the ascending offsets of the open and expired half messages in a range of the log."""
+        """Return the offsets of the open and expired half messages in a range of the log, in ascending
+        order."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return the ascending offsets of the first `count` half messages in a state, or in both if None."""
+        """Return the offsets of the first `count` half messages in a state, in ascending order.
+
+        If the state is None, both states are included.
+        """
         found = list[int]()
         if state in (None, State.OPEN):
             found += self.open.some_from(first_offset, count)
@@ -131,7 +140,7 @@ class Outcomes:
         return sorted(found)[:count]
 
     def state(self, half_offset: int) -> State | None:
-        """Return the state of a half message, or None if the half message is unknown."""
+        """Return the state of a half message, or None if it is unknown."""
         if half_offset in self.open:
             return State.OPEN
         ended = self.ended(half_offset)
@@ -146,17 +155,17 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """Record a check-back, and return the new state of the half message, or None if it is not open."""
+        """Record a check-back and return the new state of the half message, or None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
-            # An early check-back by an operator must not move the scheduled check-backs to earlier times.
+            # If an operator triggers an early check-back, the scheduled check-backs must not become earlier.
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
             self.open.put(half_offset, tuple(waiting))
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """End a half message, or resolve an expired half message, as allowed by the table of `txn.states`."""
+        """End an open half message or resolve an expired one, as allowed by the table in `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
         assert outcome is not State.OPEN, "no end leaves a half open"
         waiting: OpenHalf | Expired = _LOST
@@ -176,34 +185,35 @@ class Outcomes:
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
-        """Return whether a late end of a half message by a producer must be recorded."""
+        """Return whether a producer's late attempt to end a half message must be recorded."""
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
     def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
-        """Record a late end of an expired half message by a producer."""
+        """Record that a producer tried to end a half message that had already expired."""
         expired = self.expiry(half_offset)
         if expired is not None:
             late = (*expired.late, (asked_for, asked_ms))
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest outcomes above `kept_max` that are in the index, up to `published_offset`."""
+        """Drop the oldest outcomes beyond `kept_max`, provided that the index contains them, up to
+        `published_offset`."""
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
-                # The index does not contain this outcome yet, so a second end would find the half message
-                # open.
+                # The index does not contain this outcome yet. A second attempt to end the half message would
+                # find it open.
                 return
             self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
-        """Return the rows for a snapshot: the open, the ended, and the expired half messages."""
+        """Return the rows for a snapshot: open, ended, and expired half messages."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
         return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
-        """Adopt the rows of a snapshot into empty tables."""
+        """Restore the rows of a snapshot into empty tables."""
         assert not any(map(len, (self.open, self.expired, self._ended))), "a snapshot meets halves"
         for half_offset, *waiting in frozen["open"]:
             self.open.put(half_offset, tuple(OpenHalf(*waiting)))
