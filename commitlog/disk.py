@@ -1,20 +1,24 @@
-"""The disk operations of a store. `RealDisk` is for production, and `MemoryDisk` is for simulation.
+"""Defines the disk operations of a store.
 
-Paths are relative to the store, with `/`. A write, and the name of a file created by the write, is durable
-only after `sync` of the file. `allocate`, `truncate`, `rename` and `delete` are durable when they return. If
-the process ends or the power fails during an operation, the operation may be complete, incomplete, or not
-started. Reads return the bytes of all writes, durable or not. Only `write`, `allocate` and `truncate` create
-a file. Every method may raise OSError after a part of its work.
+`RealDisk` is used in production, and `MemoryDisk` is used in simulations.
 
-After `SyncFailed`, bytes that were written to the file since its last sync must not be trusted. Such bytes
-can still be read, and the next sync succeeds, but the bytes may not be on disk, because Linux marks pages as
-clean after a failed write. Only bytes that are written again are durable after another sync. `SyncFailed` is
-also raised if the sync of a folder fails. Names that were created, renamed, or deleted in the folder may be
-lost in a power failure until a sync of the folder succeeds. Names are in the journal of the file system,
-which stops after a failure. `SyncFailed` contains the path of the file or folder that could not be synced. A
-disk may sync a file implicitly, in order to close the file. If an implicit sync fails, the next `sync` of the
-file fails. After a failure, contents are written again from a source other than the page cache, or from bytes
-that a CRC verifies. A repeated sync of the same pages is not trusted.
+Paths are relative to the store and use `/` as the separator. Written data, and the directory entry of a file
+created by a write, are durable only after `sync` has been called for the file. The effects of `allocate`,
+`truncate`, `rename`, and `delete` are durable when the method returns. If the process ends or the power fails
+during an operation, the operation may have been performed completely, partially, or not at all. Reads return
+all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files.
+Every method may raise OSError after it has performed part of its work.
+
+After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. They can
+still be read, and the next sync succeeds. However, they may not be on disk, because Linux marks pages as
+clean after a failed write. Only bytes that are written again become durable with another sync. `SyncFailed`
+is also raised if syncing a folder fails. In this case, files that were created, renamed, or deleted in the
+folder may be lost or reappear after a power failure, until the folder has been synced successfully. Directory
+entries are in the journal of the file system, which stops after a failure. `SyncFailed` contains the path of
+the file or folder that could not be synced. A disk may sync a file implicitly in order to close it. If an
+implicit sync fails, the next call of `sync` for the file fails. After a failure, content is written again. It
+is taken from a source other than the page cache, or its bytes are verified with a CRC. Syncing the same pages
+again is not sufficient.
 """
 
 from __future__ import annotations
@@ -26,42 +30,44 @@ from commitlog.view import View
 
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
-"""The modes of files and folders before the umask: written by the owner, and readable by the group."""
+"""The modes of files and folders before the umask is applied: the owner can write, and the group can read."""
 
 
 class SyncFailed(OSError):
-    """A sync has failed, and writes since the last sync may be lost even if they can be read."""
+    """A sync has failed. Data written after the last successful sync may be lost, even if it can be read."""
 
 
 class Disk(Protocol):
-    """The file operations under a store."""
+    """The file operations of a store."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder, or an empty list if the folder does not exist."""
+        """Return the names in a folder in sorted order, or an empty list if the folder does not exist."""
 
     def size(self, path: str) -> int:
         """Return the length of a file in bytes, or -1 if the file does not exist."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Return `length` bytes from `position`, fewer at the end of a file, or b"" for a missing file."""
+        """Return `length` bytes starting at `position`, fewer bytes at the end of the file, or b"" if it does
+        not exist."""
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the joined bytes of the spans (position, length), or fewer bytes if the file is shorter."""
+        """Return the concatenated bytes of the given ranges (position, length), or fewer bytes if the file is
+        too short."""
 
     def view(self, path: str) -> View:
-        """Return a view of the whole file, which is valid until the file is truncated or deleted."""
+        """Return a view of the whole file. The view is valid until the file is truncated or deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        """Write all of `data` at `position`, creating the file and its folders if needed."""
+        """Write all of `data` at `position`. The file and its folders are created if necessary."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        """Write all of `data` durably, with the name of the file, or raise `SyncFailed`."""
+        """Write all of `data` durably, including the directory entry of the file, or raise `SyncFailed`."""
 
     def sync(self, path: str) -> None:
-        """Make the written bytes and the name of a file durable, or raise `SyncFailed`."""
+        """Make the written data and the directory entry of a file durable, or raise `SyncFailed`."""
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        """Sync several files, in parallel, and return the errors by path after all syncs."""
+        """Sync several files in parallel. After all syncs, return the errors, keyed by path."""
 
     def allocate(self, path: str, length: int) -> None:
         """Extend the file to `length` bytes with zeros, and reserve the disk space."""
@@ -70,16 +76,16 @@ class Disk(Protocol):
         """Truncate the file to `length` bytes."""
 
     def sync_folder(self, folder: str) -> None:
-        """Make the names in a folder durable, if the folder exists."""
+        """Make the directory entries in a folder durable, if the folder exists."""
 
     def will_need(self, path: str) -> None:
-        """Advise the operating system to read the whole file ahead, because it will be read soon."""
+        """Advise the operating system to read ahead the whole file, because it will be read soon."""
 
     def usage(self) -> tuple[int, int]:
-        """Return the (free, total) bytes of the file system that are available to the user."""
+        """Return the free and total number of bytes of the file system that are available to the user."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename a synced file durably and atomically, in place of any file with the new name."""
+        """Rename a synced file durably and atomically, replacing any existing file with the new name."""
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with its contents, if the path exists."""
+        """Delete a file, or a folder including its contents, if it exists."""

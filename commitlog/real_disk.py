@@ -1,9 +1,10 @@
-"""A thread-safe `Disk` on the files of the operating system.
+"""Implements a thread-safe `Disk` on operating system files.
 
-A thread may delete a file while another thread reads the file. In this case, the read returns no bytes. A
-read never creates a deleted file, which would leave an empty segment for the next startup, and never reads
-another file (`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error contains
-the path of its file. The guarantees of each method are in `commitlog.disk`.
+A thread may delete a file while another thread is reading it. In this case, the read returns no bytes. A read
+never creates a file that was deleted, which would leave an empty segment for the next startup. It also never
+reads from a different file (`commitlog.descriptors`). Files are not mapped into memory (`commitlog.view`).
+Every error message contains the path of the file. The guarantees of each method are documented in
+`commitlog.disk`.
 
     write         pwrite to the page cache
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
@@ -11,12 +12,12 @@ the path of its file. The guarantees of each method are in `commitlog.disk`.
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-In this table, "the name" means an fsync of the folder of the file, once for each file that the process has
-created or found.
+In this table, "the name" means an fsync of the folder that contains the file. It is performed once for each
+file that the process has created or found.
 
-Cost: `write_synced` takes one system call and the sync of the disk. Weak spot: durability depends on the
-kernel, which must report a failed write on each open file description, as Linux does since version 4.13.
-Other systems may report a failed write only once.
+Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability depends on the
+kernel, which must report a failed write on every open file description. Linux has done this since version
+4.13. Other systems may report a failed write only once.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """The files under a root folder. About `open_max` files are open at a time at most."""
+    """The files below a root folder. At most about `open_max` files are open at any time."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
         self._files = Descriptors(open_max, self._open, _sync)
         self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
-        """The files whose names the process has made durable. The names of other files may not be durable."""
+        """The files whose directory entries were made durable by this process. The directory entries of other
+        files may not be durable."""
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -95,7 +97,8 @@ class RealDisk:
                 )  # A signal or a full disk may cause a short write.
                 while written < len(data):
                     written += os.pwrite(file.descriptor, data[written:], position + written)
-            finally:  # The flag is set after the write, because a concurrent sync may end before it.
+            # The flag is set after the write, because a concurrent sync may end before the write does.
+            finally:
                 file.is_unsynced = True
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
@@ -110,14 +113,15 @@ class RealDisk:
             except OSError as error:
                 if error.errno not in _UNKNOWN_CALL:
                     raise
-                # The system does not support synced writes, and has written no bytes.
+                # The system does not support synced writes and has not written any bytes.
                 self._has_synced_writes = False
         self.write(path, position, data)
         self.sync(path)
 
     def sync(self, path: str) -> None:
         file = self._files.take(path)
-        # The failure is taken after the file, because no other thread syncs and closes a file in use.
+        # The failure is read after the file has been acquired, because no other thread syncs and closes a
+        # file that is in use.
         failures_before = 0 if file is None else file.failed_syncs
         failure = self._files.take_failure(file, path)
         if file is None:
@@ -126,7 +130,7 @@ class RealDisk:
             return
 
         def sync_own(own: int) -> None:
-            # The flag is reset before the sync, because the sync may not include a concurrent write of
+            # The flag is cleared before the sync, because the sync may not include a concurrent write by
             # another thread.
             file.is_unsynced = False
             _sync(own, path)
@@ -143,8 +147,8 @@ class RealDisk:
         self._make_name_durable(path)
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        # A file system combines the syncs of several threads into one journal commit. Syncing 3,000 new files
-        # takes 0.9 s with 16 threads, and 22 s with one thread.
+        # The file system combines the syncs of several threads into one journal commit. Syncing 3,000 new
+        # files takes 0.9 s with 16 threads and 22 s with one thread.
         with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, max(1, len(paths)))) as threads:
             syncs = [(path, threads.submit(self._outcome_of_sync, path)) for path in paths]
         outcomes = [(path, one.result()) for path, one in syncs]
@@ -160,13 +164,14 @@ class RealDisk:
     def _as_one_of_many(
         self, file: Open, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
-        """Sync a file that other threads may also be syncing.
+        """Sync a file that may also be synced by other threads at the same time.
 
-        A failure of one of the concurrent syncs is a failure of all. Linux reports a failed write of a page
-        once for each open file description. If two syncs used one open file description, one sync would get
-        the error and the other would succeed, although its pages may be lost. Therefore each sync has its own
-        open file description, and also fails if another sync has failed since `failures_before` was counted.
-        One open file description is kept for the next write, unless a failure would be reported on it again.
+        If one of the concurrent syncs fails, all of them are considered failed. Linux reports a failed page
+        write once for each open file description. If two syncs shared an open file description, one of them
+        would receive the error, and the other would succeed even though its pages may be lost. Therefore,
+        each sync uses its own open file description. It also fails if another sync has failed since
+        `failures_before` was read. One open file description is kept for the next write, unless it would
+        report a failure again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -242,7 +247,7 @@ class RealDisk:
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path
-        # The file is removed from the cache again, because another thread may have opened the file meanwhile.
+        # The file is removed from the cache again, because another thread may have opened it in the meantime.
         if target.is_dir():
             _delete_folder(target)
             self._files.forget_within(f"{path}/")
@@ -253,13 +258,16 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Close every descriptor, after which the disk can still be used."""
+        """Close all descriptors. The disk can still be used afterwards."""
         self._files.forget_all()
         self._named.clear()
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[Open]:
-        """Yield the open file for changes, created if missing. Errors in the block contain the path."""
+        """Yield the open file for modification.
+
+        The file is created if it does not exist. Errors raised in the block contain the path.
+        """
         file = self._files.take(path, is_made=True)
         assert file is not None
         try:
@@ -277,22 +285,25 @@ class RealDisk:
         return os.open(target, flags, FILE_MODE)
 
     def _forget(self, path: str) -> None:
-        """Remove the state of a file, or of all files in a folder."""
+        """Remove the state of a file or of all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
-        if os.path.isdir(self.root / path):  # The folder may not be listable.
+        if os.path.isdir(self.root / path):  # It may not be possible to list the folder.
             self._files.forget_within(f"{path}/")
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
     def _make_folder(self, folder: Path) -> None:
-        """Create a folder and its missing parents, each durably."""
+        """Create a folder and any missing parent folders. Each creation is made durable."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync a folder, or raise `SyncFailed` with the path of the folder, which is `.` for the store."""
+        """Sync a folder, or raise `SyncFailed` with the path of the folder.
+
+        The path of the store itself is `.`.
+        """
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             is_inside = folder.is_relative_to(self.root)
@@ -303,7 +314,7 @@ class RealDisk:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder and its contents as far as possible, and raise the first error, if any."""
+    """Delete a folder and as much of its content as possible, and raise the first error, if any."""
     failed: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
     if failed:
@@ -311,7 +322,7 @@ def _delete_folder(folder: Path) -> None:
 
 
 def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
-    """Sync an open file, except for concurrent writes, or raise `SyncFailed` if the sync fails."""
+    """Sync an open file, or raise `SyncFailed` if the sync fails. Concurrent writes may not be included."""
     file.is_unsynced = False
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
@@ -322,7 +333,7 @@ def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Sync a file, with all metadata if `is_whole` is true, or raise `SyncFailed` if the sync fails."""
+    """Sync a file, or raise `SyncFailed` if the sync fails. If `is_whole` is true, all metadata is synced."""
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
@@ -330,20 +341,23 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 
 
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
-    """Write and sync in one system call, or raise `SyncFailed`, or another OSError if the disk is full."""
+    """Write and sync in one system call.
+
+    Raise `SyncFailed` on failure, or another OSError if the disk is full.
+    """
     try:
         written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
-        # An error because of a full disk does not mean that earlier pages are lost.
+        # An error caused by a full disk does not mean that earlier pages were lost.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Return the given error with the path of the file."""
+    """Add the path of the file to an error, and return the error."""
     if error.filename is None:
         error.filename = path
     return error

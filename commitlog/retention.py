@@ -3,7 +3,7 @@
 A segment is deleted only if it is covered by two snapshots, and the last segment is never deleted.
 
     limit                       deletes                                     retains for lagging groups
-    age                         segments in which all records are too old       yes, up to group_pin_ms
+    age                         segments in which all records are too old   yes, up to group_pin_ms
     bytes                       the oldest segments above the size limit    yes, up to group_pin_ms
     disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered segment, of any age      no

@@ -1,24 +1,25 @@
-"""The durable offsets of one group on one queue: finished messages, failed attempts, and FIFO leases.
+"""The durable offsets of a group on a queue: finished messages, failed attempts, and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, leased with a record, or untouched ...
 
-Every offset below `committed_offset` is done. Above `committed_offset`, the offsets that are done are stored
-as ranges. For offsets that are not done, the failed attempts are stored (`attempts.py`) and, for message
-groups and lite topics, the current leases.
+All offsets below `committed_offset` are done. Above `committed_offset`, the offsets that are done are stored
+as ranges. For each offset that is not done, the failed attempts are stored (`attempts.py`). For message
+groups and lite topics, the current leases are also stored.
 
-`GroupOffsets` contains all durable state of a group on a queue, which only records change. A verb that
-decides a change calls the same function that recovery calls with the content of the record:
+`GroupOffsets` contains the entire durable state of a group on a queue. This state is changed only by records.
+The operation that decides on a change and the recovery that replays its record call the same function:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
-    reopen      finished messages will be delivered again                  `services.broker.groups.groups`
+    reopen      finished messages must be delivered again                    `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
-A lease of a message without a message group is not recorded, and is only in `in_flight.py`.
+A lease of a message without a message group is not recorded. It exists only in `in_flight.py`.
 
-Memory: the attempts of messages that are not done, and one range per hole between messages that are done.
-Weak spot: one message that is never acknowledged blocks the committed offset. In this case, the messages done
-above the committed offset take one range per hole, and `tried` and a long `finish` read all attempts.
+Memory: The attempts of all unfinished messages are stored, and one range is stored for each hole between
+finished messages. Weak spot: A single message that is never acknowledged prevents the committed offset from
+advancing. In this case, the finished messages above the committed offset use one range for each hole, and
+`tried` and a long `finish` iterate over all attempts.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from consumequeue.offset_ranges import OffsetRanges
 
 
 class GroupOffsets:
-    """The offsets of a group on one queue, initially with all messages below `committed_offset` done."""
+    """The offsets of a group on a queue. Initially, all messages below `committed_offset` are done."""
 
     def __init__(self, committed_offset: int = 0) -> None:
         self.committed_offset = committed_offset
         self.leases: dict[int, LeaseEntry] = {}
-        """The current FIFO leases, by queue offset. Each leased offset also has attempts."""
+        """The current FIFO leases, keyed by queue offset. Each leased offset also has recorded attempts."""
         self._done = OffsetRanges()
         self._attempts: dict[int, Attempts] = {}
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the group has no state on the queue."""
+        """True if the group has no state on the queue."""
         return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
@@ -52,7 +53,7 @@ class GroupOffsets:
 
     @property
     def done_until(self) -> int:
-        """The end offset of the last message that is done."""
+        """The end offset of the last finished message."""
         return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
@@ -70,19 +71,21 @@ class GroupOffsets:
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the recorded attempts of a message, including the attempt of a FIFO lease."""
+        """Return the number of recorded attempts for a message, including the attempt of a FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
-        """Return whether a message is not done and, according to records, was delivered before."""
+        """Return whether a message is not done and has been delivered before, according to the records."""
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
-        """Return the ascending offsets of unfinished messages that have had `attempts_max` attempts."""
+        """Return the offsets of the unfinished messages that have had `attempts_max` attempts, in ascending
+        order."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
-        """Finish the messages from `first` up to `end`, exclusive, and drop their attempts and leases."""
+        """Mark the messages from `first` up to `end`, exclusive, as done, and drop their attempts and
+        leases."""
         if self._attempts:  # Every lease has attempts.
             self._forget(first, end)
         if first > self.committed_offset:
@@ -91,11 +94,11 @@ class GroupOffsets:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
-        """Apply the start or the end of a lease, except a new lease of a message that is done."""
+        """Apply the start or end of a lease. A new lease of a message that is done is ignored."""
         offset, known = entry.queue_offset, self.attempts(entry.queue_offset)
         if entry.kind is Kind.LEASED:
-            # An existing lease of a message that is done is renewed, because the message was deleted
-            # (`skip_to`) but the consumer still has the message.
+            # An existing lease of a finished message is renewed, because the message was deleted (`skip_to`)
+            # while the consumer was still processing it.
             if offset in self.leases or not self.is_done(offset):
                 self.leases[offset] = entry
                 self._attempts[offset] = known._replace(made=entry.attempts)
@@ -109,7 +112,10 @@ class GroupOffsets:
         self._attempts[offset] = Attempts(entry.attempts, known.first, known.last).failed(failure)
 
     def skip_to(self, queue_offset: int) -> None:
-        """Finish all messages below `queue_offset`, which were deleted. Leases remain until they end."""
+        """Mark all messages below `queue_offset` as done, because they were deleted.
+
+        Their leases remain until they end.
+        """
         if queue_offset <= self.committed_offset:
             return
         self._done.cut(queue_offset)
@@ -120,8 +126,12 @@ class GroupOffsets:
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """Reopen offsets that are done, given as an ascending list, for queues of lite topics."""
-        # The committed offsets become a range of done offsets, from which the reopened offsets are removed.
+        """Reopen offsets that are done, given in ascending order.
+
+        This method is used for queues of lite topics.
+        """
+        # The committed offsets are converted to a range of finished offsets, from which the reopened offsets
+        # are removed.
         if offsets[0] < self.committed_offset:
             self._done.add(offsets[0], self.committed_offset)
             self.committed_offset = offsets[0]
@@ -130,17 +140,18 @@ class GroupOffsets:
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: offsets, later done ranges, attempts, and FIFO leases.
+        """Return the state for a snapshot, which consists of offsets, ranges of finished messages, attempts,
+        and FIFO leases.
 
-        Leases that a takeover has extended are in a separate field, which older programs ignore.
+        Leases that were extended by a takeover are in a separate field, which older programs ignore.
         """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
-        """Return the current state, which `kept` converts to the row of a snapshot.
+        """Return the current state, which `kept` converts to a snapshot row.
 
-        For most queues, the committed offset is the whole state and is returned alone, so that a checkpoint
-        of many queues takes little time of the event loop. The result is 0 for an untouched queue.
+        For most queues, the committed offset is the entire state. It is returned on its own, so that a
+        checkpoint of many queues takes little event loop time. For an untouched queue, the result is 0.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -153,7 +164,7 @@ class GroupOffsets:
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
-        """Return the offsets of a group from the row of a snapshot."""
+        """Restore the offsets of a group from a snapshot row."""
         offsets = cls(frozen["low"])
         offsets._done = OffsetRanges(frozen["done"])
         for offset, count, first, last in frozen["attempts"]:
@@ -167,8 +178,8 @@ class GroupOffsets:
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
-        # The shorter of two loops is used. A call has few acknowledgements, but a filter skips up to 8,192
-        # messages at once, few of which have attempts.
+        # The shorter of the two possible loops is used. A call contains few acknowledgements. In contrast, a
+        # filter skips up to 8,192 messages at once, few of which have attempts.
         known = self._attempts
         is_short = end - first <= len(known)
         for offset in range(first, end) if is_short else [at for at in known if first <= at < end]:
@@ -177,7 +188,8 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Raise the committed offset to `committed_offset`, and past directly following finished messages."""
+        """Raise the committed offset to `committed_offset` and past the finished messages that follow
+        directly."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
@@ -186,7 +198,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a snapshot for the result of `taken`. The function is thread-safe."""
+    """Return the snapshot row for a result of `taken`. The function is thread-safe."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}
@@ -199,7 +211,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry of a lease in a snapshot."""
+    """Return the entry for a lease in a snapshot."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)

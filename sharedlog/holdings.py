@@ -1,30 +1,32 @@
-"""The copies of the store that nodes announce in the shared log. The announcements determine the trim offset.
+"""Tracks the copies of the store, which each node announces in the shared log.
 
-    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
-                 certificate                            needs no record before next_record again
-    HOLD         node, next_record                      the node has no copy, and reads from there
-    both         supports, finalized                    see `sharedlog.versions`
-    BEAT         forget                                 an operator has removed a node permanently
-    either       unreached: epoch, number               clients call this node, and the leader of that epoch
-                                                        does not answer the forwarded calls
-                 unreadable: record, end, why           the node has read the log up to `end`, and cannot
-                                                        read that record
+The announcements determine how far the log can be trimmed.
+
+    CHECKPOINT   a checkpoint was synced and verified, and the node
+                 certificate                            does not need records before next_record again
+    HOLD         the node has no copy, and begins reading at next_record
+    both         see `sharedlog.versions`
+    BEAT         an operator has permanently removed a node
+    either       clients call this node, and the leader of that epoch
+                                                        does not respond to the forwarded calls
+                 unreadable: record, end, why           the node has read the log up to `end`, but cannot read
+                                                        that record
 
 Rules
-1. Records before the lowest `next_record` of all known nodes are trimmed, but only while two nodes have a
-   copy. Two machines therefore have the content of each trimmed record.
-2. The last record of an offline node limits trimming until an operator removes the node. If a removed node
-   restarts after the log was trimmed, it fetches the copy of another node.
-3. Only the newest record of a node is used, even if `next_record` has decreased, because the node may have
-   lost its disk.
-4. A node without a record in the log does not prevent trimming, so a new node first appends a HOLD. If the
-   log is trimmed before the HOLD is appended, the node fetches another copy.
+1. Records are trimmed if they precede the lowest `next_record` of all known nodes, but only while at least
+   two nodes have a copy. Therefore, the content of each trimmed record exists on two machines.
+2. An offline node prevents trimming beyond its last announcement until an operator removes the node. If a
+   removed node restarts after the log has been trimmed, it fetches the copy of another node.
+3. Only the newest announcement of a node is used, even if `next_record` has decreased, because the node may
+   have lost its disk.
+4. A node that is not mentioned in the log does not prevent trimming. Therefore, a new node first appends a
+   HOLD record. If the log is trimmed before the HOLD is appended, the node fetches another copy.
 
-Other nodes use the secret to fetch the copy over HTTP. Each reader of the shared log can read the secret, but
-such a reader also has access to all data in the log.
+Other nodes use the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
+secret, but can also read all data in the log.
 
-Cost: one record for each checkpoint. At most NODES_MAX nodes are tracked, and trimming ignores additional
-nodes.
+Cost: Each checkpoint requires one record. Up to `NODES_MAX` nodes are tracked. Additional nodes are ignored
+when the log is trimmed.
 """
 
 from __future__ import annotations
@@ -36,15 +38,14 @@ from sharedlog.versions import OLDEST, UNSAID
 
 NODES_MAX: Final = 64
 COPIES_MIN: Final = 2
-"""The number of nodes that must have a copy before records are trimmed."""
+"""The number of nodes that must have a copy before records can be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """The copy of the store on a node. The copy contains the history up to `end`.
 
-    The copy includes all records of the shared log before `next_record`. `end` is None if the node has no
-    copy.
+    It includes all records of the shared log before `next_record`. If the node has no copy, `end` is None.
     """
 
     next_record: int
@@ -52,27 +53,27 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The contents of the GENESIS record, which are used after the GENESIS record was trimmed."""
+    """The contents of the GENESIS record, which are needed after the record has been trimmed."""
     certificate: str = ""
-    """The TLS certificate of the node at `http` as PEM, or "" if the node serves HTTP without TLS."""
+    """The TLS certificate of the node at `http` in PEM format, or "" if the node uses HTTP without TLS."""
     supports: int = OLDEST
-    """The newest cluster version that the node's program supports."""
+    """The newest cluster version that is supported by the program running on the node."""
     finalized: int = OLDEST
-    """The finalized version of the cluster as of the last record that the node has read."""
+    """The finalized version of the cluster at the last record that the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the holding from the body of a CHECKPOINT or HOLD."""
+        """Return the holding that is described by the body of a CHECKPOINT or HOLD record."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the body of the record that announces this holding for `node`."""
+        """Return the body of the record with which `node` announces this holding."""
         return {"node": node} | asdict(self)
 
 
 class Unreadable(NamedTuple):
-    """The number of an unreadable record, the end of the history before the record, and the reason."""
+    """The number of an unreadable record, the end of the history before that record, and the reason."""
 
     record: int
     end: int
@@ -80,23 +81,23 @@ class Unreadable(NamedTuple):
 
 
 class Holdings:
-    """The holdings of the nodes of a cluster."""
+    """The holdings of all nodes in a cluster."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """The epoch and number of each node's newest report of an unreachable leader.
+        """The epoch and number from the newest report of each node about an unreachable leader.
 
-        Checkpoints omit this field.
+        This field is not included in checkpoints.
         """
         self.unreadable: dict[str, Unreadable] = {}
-        """The unreadable record of each node, until the node has a later copy.
+        """The record that each node cannot read. The entry is removed when the node has a later copy.
 
-        Checkpoints omit this field.
+        This field is not included in checkpoints.
         """
 
     def apply_record(self, facts: dict[str, Any]) -> None:
-        """Apply a CHECKPOINT or HOLD."""
+        """Apply a CHECKPOINT or HOLD record."""
         node = str(facts["node"])
         if node in self._by_node or len(self._by_node) < NODES_MAX:
             self._by_node[node] = Holding.of(facts)
@@ -117,12 +118,12 @@ class Holdings:
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Remove a node that an operator has removed permanently."""
+        """Remove a node that an operator has permanently removed."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
-        """Return the holding of each node, by name."""
+        """Return the holding of each node, keyed by node name."""
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
@@ -140,14 +141,14 @@ class Holdings:
 
     @property
     def trims_below(self) -> int:
-        """Return the record before which all records may be trimmed, or 0 if none may be trimmed."""
+        """Return the record before which all records can be trimmed, or 0 if none can be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0
         return min(one.next_record for one in held)
 
     def freeze(self) -> dict[str, Any]:
-        """Return the state that a checkpoint stores."""
+        """Return the state to be stored in a checkpoint."""
         return {node: asdict(one) for node, one in self.all().items()}
 
     @classmethod

@@ -1,22 +1,22 @@
-"""A background task of the leader that verifies all records of the shared log in small steps.
+"""A background task in which the leader verifies all records of the shared log in small steps.
 
-    count   compares the number of rows in a range with their record numbers, in engines with rows
-            (`sharedlog.postgres_rows`). The count detects lost and duplicated records
-    read    verifies the CRC of each record in a range. The read detects changed and unreadable records
-    begin   compares the first record of the log with the next record of each node. The comparison detects
-            deletions by other programs, because the leader trims no record that a node needs. A fault is
-            reported only if two consecutive checks find it, because a node may have just announced its
-            holding
-    pass    checks all ranges from the first record of the log to its end. The faults of a pass are reported
-            until the end of the next pass
+    count   compares the number of rows in a range with the record numbers, for engines with rows
+            (`sharedlog.postgres_rows`). This check detects lost and duplicated records
+    read    verifies the CRC of each record in a range. This check detects changed and unreadable records
+    begin   compares the first record of the log with the next record of each node. This check detects
+            deletions by other programs, because the leader does not trim records that a node needs. A fault
+            is reported only if two consecutive checks find it, because a node may have only just announced
+            its holding
+    pass    a sequence of checks that covers all ranges from the first record of the log to its end. The
+            faults found by a pass are reported until the end of the next pass
 
-The scrub only reports a fault with its record number. A reader halts when it reaches the faulty record
-(`sharedlog.reading`, `sharedlog.fold`).
+The scrub only reports faults, together with their record numbers. A reader halts when it reaches a faulty
+record (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: each check counts up to 200,000 rows and performs up to READS reads of READ_BYTES, regardless of the
-size of the log. A pass through 1 GiB takes four hours. Weak spot: the scrub does not detect a record that was
-replaced by another valid record of the same cluster, or a record that a Kafka topic has lost. A reader of the
-history detects such a fault and reports the record, and the leader then checks the reported record
+Cost: Each check counts up to 200,000 rows and performs up to `READS` reads of `READ_BYTES`, regardless of the
+size of the log. A pass over 1 GiB takes four hours. Weak spot: The scrub cannot detect that a record was
+replaced by another valid record of the same cluster, or that a Kafka topic has lost a record. Such a fault is
+detected by a reader of the history. The reader reports the record, and the leader then checks it
 (`sharedlog.faults`).
 """
 
@@ -31,7 +31,7 @@ from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""The maximum number of faults that are stored for each pass."""
+"""The maximum number of faults that are stored per pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
@@ -41,36 +41,36 @@ class CheckResult(NamedTuple):
     faults: list[str]
     next_record: int
     is_whole: bool
-    """Whether the check reached the end of the log."""
+    """True if the check reached the end of the log."""
 
 
 class Rows(Engine, Protocol):
     """An engine whose rows can be counted."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows of a range, and compare the result with their record numbers.
+        """Count the rows in a range, and compare the result with the record numbers.
 
-        Raise `Unknown` or `Refused` if the engine cannot answer.
+        Raise `Unknown` or `Refused` if the engine does not respond.
         """
 
 
 class _ScrubPass:
-    """Repeated checks from the first record of the log to its end."""
+    """A series of checks from the first record of the log to its end, which is then repeated."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """The next record to check, and the end time of the last pass or the start time of the first pass."""
+        """The next record to check, and the time at which the last pass ended or the first pass began."""
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        """Return the faults of this pass and of the previous pass."""
+        """Return the faults found by the current pass and the previous pass."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def add_result(self, looked: CheckResult, now_ms: int) -> None:
-        """Record the result of a check."""
+        """Add the result of a check."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -79,7 +79,7 @@ class _ScrubPass:
 
 
 class Scrub:
-    """The scrub of a shared log. `cluster` is the cluster id, and `clock` is a monotonic clock in ms.
+    """The scrub of a shared log. `cluster` is the cluster ID, and `clock` is a monotonic clock in ms.
 
     `needed` returns the next record of each node.
     """
@@ -94,17 +94,17 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """The faults for deleted records that nodes need, at the last check and at the check before."""
+        """The faults found by the last two checks for deleted records that nodes still need."""
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
-        """Return a message for each current fault of the log."""
+        """Return a message for each current fault in the log."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """Return the time since the last pass of each kind in ms, and the number of passes of each kind."""
+        """For each kind of pass, return the time in ms since the last pass and the number of passes."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -114,10 +114,10 @@ class Scrub:
         }
 
     def check_next_ranges(self) -> None:
-        """Check the next ranges.
+        """Check the next ranges of the log.
 
-        Raise `Unknown` or `Refused` if the engine cannot answer. After an error, the next call continues at
-        the same record.
+        Raise `Unknown` or `Refused` if the engine does not respond. After an error, the next call continues
+        at the same record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -139,9 +139,10 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> CheckResult:
-    """Check the row numbers of the next range. If the rows are unreadable, report a fault and end the pass.
+    """Check the record numbers of the rows in the next range.
 
-    Raise `Unknown` or `Refused` if the engine cannot answer.
+    If the rows cannot be read, report a fault and end the pass. Raise `Unknown` or `Refused` if the engine
+    does not respond.
     """
     try:
         return engine.count_rows(from_record)
@@ -150,9 +151,10 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
-    """Verify a range of records, which starts at `from_record` or at the first remaining record.
+    """Verify a range of records, starting at `from_record` or at the first remaining record.
 
-    A second read confirms each CRC mismatch. Raise `Unknown` or `Refused` if the engine cannot answer.
+    Each CRC mismatch is confirmed by a second read. Raise `Unknown` or `Refused` if the engine does not
+    respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)

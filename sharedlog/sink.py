@@ -1,26 +1,28 @@
-"""A sink over a shared log, in which a flush is durable when the shared log has accepted it.
+"""A sink that uses a shared log. A flush is durable when it has been accepted by the shared log.
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
-    beat     appends a BEAT if no other record was written for a while. The BEAT proves that this node leads
+    beat     appends a BEAT if no other record has been written for some time. The BEAT proves that this node
+             is still the leader
 
 Rules
-1. An append first writes the records to the local segments, without a sync, and then waits for the commit of
-   the engine. No sync is required, because a restarted node reads accepted records again from the shared log.
-2. An append returns only if the records are proven to be accepted (`sharedlog.leading`). Otherwise, `append`
-   raises `NotAccepted`, which is an OSError. After this error, the node discards the state of its core, as
-   after a disk failure, and is no longer the leader.
-3. The fold of the leader applies the leader's own records in the order of the log, as the followers do. The
-   leader and the followers therefore verify the same history and store the same positions in checkpoints.
-4. Appends of flushes and BEATs run one at a time. Each append begins at the proven end of the previous
-   append.
+1. An append first writes the records to the local segments without a sync, and then waits until the engine
+   has committed the records. No sync is required, because a node that restarts reads the accepted records
+   from the shared log again.
+2. An append returns only if the records are proven to have been accepted (`sharedlog.leading`). Otherwise, it
+   raises `NotAccepted`, which is a subclass of OSError. After this error, the node discards its core state,
+   as it does after a disk failure, and is no longer the leader.
+3. The leader's fold applies the leader's own records in log order, in the same way as the followers' folds.
+   Therefore, the leader and the followers verify the same history and store the same positions in their
+   checkpoints.
+4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous append.
 
-`proven_ms` is the start time of the newest proven append, according to the caller's clock. At that time, no
-other node was leader. A negative answer to a call is delayed until `proven_ms` is later than the start of the
-call (`services.live.durability`).
+`proven_ms` is the time at which the newest proven append began, according to the caller's clock. No other
+node was the leader at that time. A negative response to a call is delayed until `proven_ms` is later than the
+time at which the call began (`services.live.durability`).
 
-Cost: one round trip to the engine for each append, and 79 bytes and two computations of BLAKE2b for each
-record. Weak spot: an unanswered append blocks all later appends until the call of the engine fails, and the
-outcome of the append may remain unknown.
+Cost: Each append requires one round trip to the engine. Each record uses 79 additional bytes and requires two
+BLAKE2b computations. Weak spot: If the engine does not respond to an append, all later appends are blocked
+until the engine call fails. The result of the append may remain unknown.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The sink of the leader of a cluster. `fold` has applied the EPOCH of this node, and no later record.
+    """The sink of the leader in a cluster.
 
-    `clock` is a monotonic clock in ms. `accepted` is called after each proven append, and may raise OSError.
+    `fold` has applied the EPOCH record of this node, and no later record. `clock` is a monotonic clock in ms.
+    `accepted` is called after each proven append, and may raise OSError.
     """
 
     def __init__(
@@ -60,14 +63,15 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """The start time of the newest proven append in ms. No other node was leader at this time."""
+        """The time in ms at which the newest proven append began. No other node was the leader at this
+        time."""
         self.is_over = False
-        """Whether an append was not proven, so that this node no longer leads."""
+        """True if an append was not proven, so that this node is no longer the leader."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Append contiguous parts that begin at `first_offset`. This method runs in a worker thread.
 
-        Raise `NotAccepted` if the acceptance of the parts is not proven, or OSError if the disk fails.
+        Raise `NotAccepted` if it is not proven that the parts were accepted, or OSError if the disk fails.
         """
         with self._lock:
             self._require_leadership()
@@ -77,15 +81,18 @@ class SharedSink:
             self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT to prove that this node leads. Raise `NotAccepted` if the BEAT is not proven."""
+        """Append a BEAT to prove that this node is the leader.
+
+        Raise `NotAccepted` if the BEAT is not proven.
+        """
         with self._lock:
             self._require_leadership()
             self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Announce the end of this node's leadership and the name of its successor, `to`.
+        """Announce that this node will no longer be the leader, and that its successor is the node `to`.
 
-        Later writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if the
+        Later writes are rejected, because they would revoke the announcement. Raise `NotAccepted` if the
         announcement is not proven.
         """
         with self._lock:
@@ -94,14 +101,16 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return the fault that stops another node at `record`, or "" if the log matches this node's history.
+        """Return the fault that stopped another node at `record`, or "" if the log matches the history of
+        this node.
 
-        Raise `Halted` if the log has another history, or `Unknown` or `Refused` if the engine cannot answer.
+        Raise `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does
+        not respond.
         """
-        with self._lock:  # an append changes the fold
+        with self._lock:  # Appends change the fold.
             try:
                 return fault_at(self._engine, self._fold, record)
-            except LogDamaged as error:  # the engine as a whole is damaged
+            except LogDamaged as error:  # The engine as a whole is damaged.
                 return error.detail
 
     def _require_leadership(self) -> None:
@@ -110,15 +119,18 @@ class SharedSink:
 
     def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        began_ms, self.is_over = self._clock(), True  # cleared only by a proof, so exceptions leave it set
+        # This is cleared only by a proof, so it remains set after an exception.
+        began_ms, self.is_over = self._clock(), True
         try:
             self._append_and_prove(records)
-        except (Refused, Unknown, Halted, Trimmed) as error:  # if trimmed, another node has become leader
+        # If records were trimmed, another node has become the leader.
+        except (Refused, Unknown, Halted, Trimmed) as error:
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
         try:
             self._accepted()
-        except OSError as error:  # this node still leads, so it can still announce its step-down
+        # This node is still the leader, so it can announce that it is stepping down.
+        except OSError as error:
             raise NotAccepted(f"The disk of this node has failed ({error}).") from error
 
     def _append_and_prove(self, records: list[SharedRecord]) -> None:
@@ -128,7 +140,8 @@ class SharedSink:
         self._require_new_offset(offset, len(stored))
         if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
             self._leader.record_answer(None)
-            # A BEAT without the facts would revoke an earlier "leaves", so the BEAT repeats the facts.
+            # A BEAT without the facts would revoke an earlier "leaves" announcement, so the BEAT repeats
+            # them.
             self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
@@ -138,7 +151,10 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if the history has no proof."""
+        """Append a BEAT, and apply all records up to and including it.
+
+        Raise `Unknown` if the history contains no proof.
+        """
         offset = self._engine.append_if(
             self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
         )
@@ -150,7 +166,8 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if the engine assigned offsets at which this node has already read records."""
+        """Raise `LogDamaged` if the engine has assigned offsets at which this node has already read
+        records."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(
@@ -159,5 +176,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head of the shared log after the last written record."""
+        """Return the head of the shared log after the last record written."""
         return Head(*self._right, self._leader.position)

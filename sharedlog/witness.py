@@ -1,29 +1,30 @@
-"""Detection of an engine that has lost records that a node has read before.
+"""Detects that an engine has lost records that this node has already read.
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
                        --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
                        --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
-If a node discards its copy of the store, it opens its checkpoint and reads the log again from the position of
-the checkpoint. An unclean leader election, or the promotion of a standby without the newest records, can lose
-records that this node had read before. The new copy would then end earlier, and the node could become leader
-without records that it had acknowledged. Therefore, the newest record that the process has read is stored
-outside the copy, and is restored from a file after a restart (`restore`). The next record of the checkpoint
-is checked as well. Records of holdings are excluded (`Fold.last_led`), because they can be the same in two
-histories.
+When a node discards its copy of the store, it opens its checkpoint and reads the log again from the position
+of the checkpoint. In the meantime, records that the node had already read may be lost by an unclean leader
+election, or by the promotion of a standby that lacks the newest records. In that case, the new copy would end
+earlier, and the node could become the leader without records that it had acknowledged. Therefore, the newest
+record that the process has read is stored outside the copy. After a restart, it is restored from a file
+(`restore`). The next record after the checkpoint is checked as well. Holding records are excluded
+(`Fold.last_led`), because they can be identical in two histories.
 
-A former primary may return outdated answers, so a loss is reported only if it persists for LOST_MS. The read
-of an engine can raise `Unknown` for an outdated answer, for example from a lagging standby. Therefore, a read
-precedes each request for the bounds.
+A former primary may return outdated responses, so a loss is reported only if it persists for `LOST_MS`. When
+an engine returns an outdated response, for example from a lagging standby, reading it can raise `Unknown`.
+Therefore, each request for the log bounds is preceded by a read.
 
-The engine may lose the end of the log while a node reads the log again. Therefore, the node compares the
-newest record that was read before with the record at the same offset. A candidate repeats this check after
-its EPOCH, before it becomes leader.
+The engine may lose the end of the log while a node is reading the log again. Therefore, the node compares the
+newest record that it has read before with the record that is now at the same offset. A candidate repeats this
+check after appending its EPOCH record, before it becomes the leader.
 
-Cost: two reads each time the log is opened, in each takeover, and after each lost candidacy. Weak spot: a
-node that has none of the lost records in its memory, file and checkpoint cannot detect the loss, and may
-become leader. Nodes that have read the lost records halt at the records of such a leader.
+Cost: Two reads are required each time the log is opened, for each takeover, and after each lost candidacy.
+Weak spot: If the memory, file, and checkpoint of a node contain none of the lost records, the node cannot
+detect the loss and may become the leader. Nodes that have read the lost records halt when they read the
+records of such a leader.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""The value that represents a missing record instead of its CRC-32."""
+"""The value that is used instead of a CRC-32 if a record is missing."""
 
 
 class Witness:
@@ -48,7 +49,7 @@ class Witness:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.last_led: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the newest leader record that was read."""
+        """The offset and CRC-32 of the newest leader record that was read."""
         self._missing_since_ms: int | None = None
 
     def record_progress(self, fold: Fold) -> None:
@@ -56,15 +57,15 @@ class Witness:
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Record the offset and CRC-32 of a leader record, if it is newer than the recorded one."""
+        """Record the offset and CRC-32 of a leader record if it is newer than the recorded one."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_records(self, engine: Engine, fold: Fold) -> None:
-        """Raise `Unknown`, or `Halted` after LOST_MS, if a previously read record is missing or replaced.
+        """Verify that previously read records still exist.
 
-        Raise `LogDamaged` if only the newest leader record is missing or corrupt, and `fold` has not applied
-        this record.
+        If a record is missing or has been replaced, raise `Unknown`, or `Halted` after `LOST_MS`. Raise
+        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -86,11 +87,11 @@ class Witness:
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, then record the newest leader record of `fold`.
+        """Verify the newest known leader record, and then record the newest leader record of `fold`.
 
-        Raise `Halted` if a different record replaced the leader record, because the engine has lost its end,
-        or `Unknown` if the engine cannot answer. A leader record that does not match its CRC is ignored,
-        because the scrub reports the damage (`sharedlog.scrub`).
+        Raise `Halted` if the leader record was replaced by a different record, because the engine has lost
+        the end of the log. Raise `Unknown` if the engine does not respond. If a leader record does not match
+        its CRC, it is ignored, because the damage is reported by the scrub (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -103,7 +104,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read before and is missing, or None."""
+        """Return the offset of a previously read record that is missing, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -124,9 +125,10 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`, in which case the engine has not lost its end.
+    """Return whether a record exists after `offset`, which means that the engine has not lost the end of the
+    log.
 
-    An unreadable record counts as existing.
+    An unreadable record is considered to exist.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -149,7 +151,8 @@ def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
 
 
 def read_crc(engine: Engine, offset: int) -> int | None:
-    """Return the CRC-32 of a record, or None if it was trimmed, or GONE if it is missing or unreadable."""
+    """Return the CRC-32 of a record, None if the record was trimmed, or GONE if it is missing or
+    unreadable."""
     try:
         found = engine.read(offset, 1)
     except LogDamaged:

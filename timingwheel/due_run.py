@@ -1,18 +1,18 @@
-"""Reads of the rows of a file before their due times, in due order and in bounded numbers.
+"""Reads the rows of a file before they are due, in due order and in limited numbers.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
-The rows of a file are in the order of insertion. Therefore each read scans the whole file, and keeps the
-first rows in due order (ties by timer_offset) after the last row of the previous read. The kept rows take 64
-bytes each, independent of the size of the file. The next read begins while the rows of the last read are
-being delivered. The file is read up to its length at the time when the slot was queued for reading, and later
-changes of the slot are in memory.
+The rows of a file are stored in the order of insertion. Therefore, each read scans the whole file. It keeps
+the first rows in due order (ordered by timer_offset in case of a tie) that follow the last row of the
+previous read. Each kept row uses 64 bytes, regardless of the size of the file. The next read begins while the
+rows of the last read are still being delivered. The file is read up to the length it had when the slot was
+queued for reading. Later changes to the slot are in memory.
 
-    run 1    the first `count_max` rows of the whole file after (start - 1, LAST_OFFSET)
-    run n    the first `count_max` rows of the whole file after the last row of run n-1
+    run 1    the first `count_max` rows of the file after (start - 1, LAST_OFFSET)
+    run n    the first `count_max` rows of the file after the last row of run n-1
 
-Weak spot: a file of n rows is read n / `count_max` times, so the time to read a passing slot with very many
-timers is quadratic in its size. A slot of level 0 covers 16 s, and has few runs.
+Weak spot: A file with n rows is read n / `count_max` times. If a passing slot contains very many timers, the
+time to read it is therefore quadratic in its size. A level-0 slot covers 16 seconds and requires few runs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from timingwheel.boundaries import Numbers, Slot
 from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 
 SortKey = tuple[int, int]
-"""A sort key (due_ms, timer_offset), which determines the order of delivery."""
+"""A sort key (due_ms, timer_offset), which determines the delivery order."""
 
 NO_ROWS: Final = np.empty(0, ROW)
 LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """Return the rows (`ROW` or `PAIR`, in any order) after a sort key."""
+    """Return the rows that follow a sort key. The rows (`ROW` or `PAIR`) may be in any order."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -48,16 +48,16 @@ def behind(rows: Rows, after: SortKey) -> Rows:
 
 
 def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
-    """Return the rows due at or after `from_ms` and before `until_ms`."""
+    """Return the rows that are due at or after `from_ms` and before `until_ms`."""
     due_ms = rows["due_ms"]
     kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
     return kept
 
 
 def _first_of(held: list[Rows], count_max: int) -> Rows:
-    """Return the first rows, as `ROW`s in the order of (due_ms, timer_offset), and clear the list."""
+    """Return the first rows as `ROW`s ordered by (due_ms, timer_offset), and clear the list."""
     rows = _joined(held)
-    # The list is cleared before the rows are copied, because the rows would otherwise be in memory twice.
+    # The list is cleared before the rows are copied. Otherwise, the rows would be in memory twice.
     held.clear()
     offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
     is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
@@ -66,7 +66,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """Return all rows as one array, of `PAIR` if all rows are pairs."""
+    """Return all rows as a single array, which has the dtype `PAIR` if all rows are pairs."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -75,10 +75,10 @@ def _joined(held: list[Rows]) -> Rows:
 
 
 def _in_order(due_ms: Numbers) -> Numbers:
-    """Return the places of the times in ascending order. Equal times keep their order.
+    """Return the indexes that sort the times in ascending order. Equal times keep their relative order.
 
-    A time and a position nearly always fit in one number. Sorting numbers is several times as fast as sorting
-    positions by time.
+    In nearly all cases, a time and a position fit into a single number. Sorting such numbers is several times
+    as fast as sorting positions by time.
     """
     if not len(due_ms):
         return due_ms
@@ -92,11 +92,11 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Drop all but the first rows, and return the due time of the last remaining row."""
+    """Drop all rows except the first ones, and return the due time of the last remaining row."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
-    # A cut by due time alone needs no sort. If very many rows are due at `last_ms`, the cut also compares
-    # offsets, because otherwise all rows of the millisecond would be kept.
+    # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`,
+    # offsets are also compared. Otherwise, all rows that are due in this millisecond would be kept.
     is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
     held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
     return last_ms
@@ -109,9 +109,9 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order, as `ROW`s, and whether these are all rows.
+    """Return the first `count_max` rows in due order as `ROW`s, and whether there are no further rows.
 
-    The memory is bounded by 1.25 x `count_max` rows and the rows of one array.
+    Memory usage is limited to 1.25 x `count_max` rows plus the rows of one array.
     """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
@@ -129,7 +129,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """A read of the next rows of the file of a slot, in a worker thread."""
+    """A job that reads the next rows of a slot's file in a worker thread."""
 
     slot: Slot
     length: int
@@ -137,7 +137,7 @@ class ReadAhead:
     after: SortKey
     count_max: int
     without: tuple[Gap, ...] = ()
-    """The known damage of all files, which is not read even if the disk can read the bytes now."""
+    """The known damage in all files. These ranges are not read, even if their bytes can be read now."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)
@@ -152,21 +152,23 @@ class ReadAhead:
         self.rows, self.is_last = first_in_due_order(self._wanted(disk, tombstones), self.count_max)
 
     def _wanted(self, disk: Disk, tombstones: Numbers) -> Iterator[Rows]:
-        # A gap in the tombstones is also treated as a gap in the rows, because the timers may be deleted.
+        # A gap in the tombstones is also treated as a gap in the rows, because its timers may have been
+        # deleted.
         without = (*self.without, *self.damage)
         for rows in parts(disk, self.slot.path, self.length, self.damage, without):
             yield alive(behind(rows, self.after), tombstones)
 
 
 class Advanced(NamedTuple):
-    """The result of `advance`: a file to read ahead, and near timers that the caller must schedule."""
+    """The result of `advance`, which consists of a file to read ahead and near timers that the caller must
+    schedule."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]
 
 
 class Reading:
-    """A slot whose file is being read, with the rows that were read and not taken."""
+    """A slot whose file is being read, with the rows that were read but not taken yet."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -180,37 +182,37 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """The number of rows that were read and not taken."""
+        """The number of rows that were read but not taken yet."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
     def is_done(self) -> bool:
-        """Whether all rows were read and taken."""
+        """True if all rows have been read and taken."""
         return self.is_read and not self._runs
 
     @property
     def is_ready(self) -> bool:
-        """Whether rows can be taken."""
+        """True if rows can be taken."""
         return bool(self._runs)
 
     @property
     def head_due_ms(self) -> int:
-        """The due time of the next row in ms or, before the next read, a lower bound of the due time."""
+        """The due time of the next row in ms. Before the next read, this is a lower bound of the due time."""
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
         return max(self.slot.start_ms, self._after[0])
 
     def forget(self, timer_offset: int) -> None:
-        """Exclude a timer that was deleted after the slot was queued for reading."""
+        """Exclude a timer that was deleted after the slot had been queued for reading."""
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
-        """Return a read of the rows after the last read and after the watermark."""
+        """Return a job that reads the rows after the last read and after the watermark."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
     def install(self, job: ReadAhead) -> None:
-        """Add the rows of a finished read."""
+        """Add the rows from a finished read."""
         if len(job.rows):
             first, last = job.rows[0], job.rows[-1]
             assert self._after < (int(first["due_ms"]), int(first["timer_offset"])), "rows come a second time"
@@ -221,7 +223,10 @@ class Reading:
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """Return up to `count_max` rows due by `limit_ms`, or fewer if some rows were deleted."""
+        """Return up to `count_max` rows that are due by `limit_ms`.
+
+        Fewer rows may be returned if some have been deleted.
+        """
         while self._runs:
             run = self._runs[0]
             near = run[self._taken : self._taken + count_max]

@@ -1,24 +1,24 @@
-"""The records of half messages, of their outcomes, and of their check-backs.
+"""Creates the records of half messages, of their outcomes, and of their check-backs.
 
-A half message is the user's message in queue 0 of RocketMQ's half topic, with the real topic and queue as
-properties, and is never delivered. The commit is one record: the message under its real topic, with
-transaction type commit and the offset of the half message in `half_offset`. For a half message with a
-delivery time, the commit is the timer record in the same form. The commit record is also the outcome, so no
-crash can separate the message from the outcome. Rollback and expiry have a separate outcome record. The
-record of a check-back is a counter, and the record of a late end contains the requested outcome. A half
-message and each check-back contain the time of the next check-back in `TW_CHECK_MS`, because no record
-contains the settings.
+A half message is the user's message, stored in queue 0 of RocketMQ's half topic with the real topic and queue
+as properties. It is never delivered. The commit is a single record, which contains the message under its real
+topic. Its transaction type is commit, and `half_offset` contains the offset of the half message. If the half
+message has a delivery time, the commit is a timer record in the same format. The commit record is also the
+outcome, so a crash cannot leave a message without its outcome. A rollback or an expiry has a separate outcome
+record. A check-back record contains a counter, and a late end record contains the requested outcome. Each
+half message and each check-back contains the time of the next check-back in `TW_CHECK_MS`, because the
+settings are not stored in records.
 
-The transaction id contains the log offset of the half message and a checksum of the message id:
+The transaction ID contains the log offset of the half message and a checksum of the message ID:
 
     16 hex digits  physical offset of the half message
-     8 hex digits  CRC-32 of the message id
+     8 hex digits  CRC-32 of the message ID
 
-The transaction id leads to the half message without a table. (Topics, types, and properties are the same as
-in RocketMQ's `TransactionalMessageBridge`, in which the commit and the outcome, the "op" message, are two
-records.)
+Therefore, the half message can be found from the transaction ID without a table. (Topics, types, and
+properties are the same as in RocketMQ's `TransactionalMessageBridge`. However, RocketMQ uses two records for
+the commit and for the outcome, which is called the "op" message.)
 
-Weak spot: the CRC detects mistakes, but not a forgery by a client that has the message id.
+Weak spot: The CRC detects mistakes, but it does not prevent forgery by a client that has the message ID.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""The policy for records without `TW_CHECK_MS`, which is part of the record format and must not change."""
+"""The policy for records without `TW_CHECK_MS`. It is part of the record format and must not be changed."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """Return the id of the transaction whose half message is at `physical_offset`."""
+    """Return the ID of the transaction whose half message is at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """Return the CRC-32 of a message id, which is part of the transaction id."""
+    """Return the CRC-32 of a message ID, which is part of the transaction ID."""
     return zlib.crc32(message_id.encode())
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """Return a transaction id from the offset of the half message and the CRC of the message id."""
+    """Return the transaction ID for the offset of a half message and the CRC of its message ID."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return the unverified offset in a transaction id, or -1 if the text is not a transaction id."""
+    """Return the unverified offset in a transaction ID, or -1 if the text is not a transaction ID."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset in a transaction id, or raise `InvalidTransactionId` if the ids do not match."""
+    """Return the offset in a transaction ID, or raise `InvalidTransactionId` if it does not match the message
+    ID."""
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
@@ -84,7 +85,10 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half record of a message for its real queue, with the first check-back at `check_ms`."""
+    """Return the half record of a message that has its real queue.
+
+    The first check-back is due at `check_ms`.
+    """
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
@@ -96,7 +100,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the stored properties of the half record of a message, and the fact of the record."""
+    """Return the stored properties of a message's half record, and the fact of the record."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -104,7 +108,7 @@ def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, Half
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """Return the stored properties of the half record of a message."""
+    """Return the stored properties of a message's half record."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
@@ -115,7 +119,10 @@ def commit_properties(message: Message) -> bytes:
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit of a half record: the message for its real queue, with an operator's `reason`."""
+    """Return the commit record for a half record, which contains the message for its real queue.
+
+    If an operator made the commit, the record also contains a `reason`.
+    """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
     queue_id = int(stored.pop(property_names.REAL_QUEUE_ID))
@@ -123,13 +130,16 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit of a half record with a delivery time, which is the timer record."""
+    """Return the commit record for a half record that has a delivery time.
+
+    The commit record is a timer record.
+    """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the outcome record of a half message for a rollback or an expiry."""
+    """Return the outcome record of a half message that was rolled back or has expired."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -142,12 +152,15 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def state_after(end: HalfEnded) -> State:
-    """Return the state of a half message after its end."""
+    """Return the state of a half message after it has ended."""
     return _STATES[end.how]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
-    """Return the record of a check-back, with the time `check_ms` of the next check-back, if given."""
+    """Return a check-back record.
+
+    If `check_ms` is given, the record contains it as the time of the next check-back.
+    """
     return Record(
         topic=CHECK_TOPIC,
         body=b"",
@@ -159,7 +172,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
-    """Return the time of the next check-back in a fact, or a default time for records without one."""
+    """Return the time of the next check-back from a fact, or a default time if the record contains none."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, HalfAsked):
@@ -168,7 +181,7 @@ def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record of an end that a producer requested after the expiry of the half message."""
+    """Return the record for a producer's attempt to end a half message that has expired."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -198,9 +211,10 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """Return the transaction properties that a half message and its commit share.
+    """Return the transaction properties that a half message and its commit have in common.
 
-    The immunity is rounded up, because RocketMQ's property is in seconds and a check-back must not be early.
+    The immunity time is rounded up, because RocketMQ's property is in seconds and a check-back must not be
+    sent too early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -217,6 +231,7 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the transaction properties of all transactions of a topic, up to the transaction id."""
+    """Return the properties that all transactions of a topic have in common, which precede the transaction
+    ID."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"
