@@ -1,22 +1,23 @@
-"""A thread-safe cache of the open descriptors of a store's files, with a maximum size.
+"""A thread-safe cache of open file descriptors for the files of a store. The size of the cache is limited.
 
     take(path) --> opened, or found open --> in use --> returned --> idle, closed in LRU order
 
 Rules:
-- A descriptor is closed only while no thread uses the descriptor, because its number may be reused for
-  another file at once.
-- A deleted or renamed file is removed from the cache. A thread that uses the file keeps its descriptor, and a
-  later call does not find the file.
-- A file with unsynced bytes is closed after all other files, and is synced before closing. Otherwise the
-  kernel would drop a write error with the last descriptor of the file, and a later sync would succeed. If the
-  sync fails, the file is still closed, and the next sync of the file fails (`take_failure`). The error is not
-  raised immediately, because the current call opens another file. A sync takes the file before it takes the
-  failure. A file in use is not closed, so no failure can be added between the two steps.
-- If the process has reached its limit of open files, unused files are closed, up to half of the open files,
-  and the file is opened again.
+- A descriptor is closed only if no thread is using it, because its number may immediately be reused for
+  another file.
+- If a file is deleted or renamed, it is removed from the cache. A thread that is using the file keeps its
+  descriptor, but later calls do not find the file.
+- A file with unsynced bytes is closed only after all other files have been closed, and is synced first.
+  Otherwise, the kernel would discard a write error when the last descriptor of the file is closed, and a
+  later sync would succeed. If the sync fails, the file is still closed, and the next sync of the file fails
+  (`take_failure`). The error is not raised immediately, because the current call is opening a different file.
+  A sync takes the file before it takes the failure. A file that is in use is never closed, so no failure can
+  be added between these two steps.
+- If the process has reached its limit of open files, up to half of the open files are closed if they are
+  unused, and opening the file is retried.
 
-Cost: taking and returning a file takes a lock and some look-ups, 0.6 us in total. The cost of closing or
-removing a file does not depend on the number of files.
+Cost: Taking and returning a file requires a lock and a few lookups, which take 0.6 us in total. The cost of
+closing or removing a file does not depend on the number of files.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from contextlib import suppress
 from threading import Lock
 
 Sync = Callable[[int, str], None]
-"""A function that syncs the file of a descriptor, and raises OSError if the sync fails."""
+"""A function that syncs the file of a descriptor, or raises OSError if the sync fails."""
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class Open:
-    """An open file, with its number of users and its state: unsynced, or removed from the cache.
+    """An open file, with its number of users and its state.
 
-    `own` contains additional descriptors of the file, each for one thread at a time. `own` rarely contains
-    two descriptors.
+    It may be unsynced, or may have been removed from the cache. `own` contains additional descriptors of the
+    file, each of which is used by one thread at a time. It rarely contains two descriptors.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -53,24 +54,25 @@ class Open:
         self.close_own()
 
     def close_own(self) -> None:
-        """Close the descriptors in `own`, which no thread uses."""
+        """Close the descriptors in `own`, which are not in use by any thread."""
         with suppress(IndexError):
             while True:
                 os.close(self.own.pop())
 
 
 class Descriptors:
-    """The open descriptors by path. `open_file` opens a file, and may raise OSError."""
+    """The open descriptors, keyed by path. `open_file` opens a file, and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
         self._open: dict[str, Open] = {}
-        # Files without users, least recently used first. `is_unsynced` of these files does not change,
-        # because a write or a sync takes the file.
+        # The files without users, with the least recently used file first. `is_unsynced` does not change for
+        # these files, because a file must be taken before it is written or synced.
         self._idle: OrderedDict[str, Open] = OrderedDict()
         self._idle_unsynced: OrderedDict[str, Open] = OrderedDict()
         self._failures: dict[str, OSError] = {}
-        """The errors of syncs that failed before a file was closed, by path, until the next sync. """
+        """The errors of syncs that failed before a file was closed, keyed by path. An error is kept until the
+        next sync of the file."""
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -79,7 +81,7 @@ class Descriptors:
     def take(self, path: str, *, is_made: bool = False) -> Open | None:
         """Return the open file at a path, or None if the file does not exist and `is_made` is false.
 
-        The caller must return the file with `give_back`. Raise OSError if the file cannot be opened.
+        The caller must return the file by calling `give_back`. Raise OSError if the file cannot be opened.
         """
         with self._lock:
             one = self._open.get(path)
@@ -97,7 +99,7 @@ class Descriptors:
             return one
 
     def give_back(self, one: Open) -> None:
-        """Return a file to the cache after use."""
+        """Return a file to the cache after it has been used."""
         with self._lock:
             assert one.users > 0, "given back more often than taken"
             one.users -= 1
@@ -109,11 +111,12 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: Open | None, path: str) -> OSError | None:
-        """Return the error of the sync that closed a file to make room for another file, or None.
+        """Return the error of a sync that failed when the file was closed to make room for another file, or
+        None.
 
-        An error is returned only once. The caller must take the file before the call (`one` is None if the
-        file does not exist), because another thread could otherwise close the file with a failed sync.
-        Concurrent syncs of the file detect the failure by `failed_syncs`.
+        Each error is returned only once. The caller must take the file before this call (`one` is None if the
+        file does not exist). Otherwise, another thread could close the file after a failed sync. Concurrent
+        syncs of the file detect the failure through `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -129,7 +132,7 @@ class Descriptors:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Remove all files whose paths begin with the given text from the cache."""
+        """Remove all files whose paths begin with the given prefix from the cache."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)
@@ -154,7 +157,7 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Return a new descriptor, after closing others if necessary, or raise OSError."""
+        """Return a new descriptor, closing others first if necessary, or raise OSError."""
         try:
             return self._open_file(path, is_made)
         except OSError as error:
@@ -163,7 +166,8 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close unused files, synced files first, in LRU order, and return the number of closed files."""
+        """Close unused files in LRU order, beginning with synced files, and return the number of closed
+        files."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

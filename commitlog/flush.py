@@ -1,11 +1,13 @@
-"""Group commit, in which each flush passes all records since the last flush to the sink at once.
+"""Implements group commit.
 
-The writer never waits. Records are collected while flushes are in progress, and the next flush takes all
-collected records. Therefore the number of records per sync increases with the load, and an idle log syncs
-each record at once. Several flushes may be in progress. The log is durable up to the beginning of the first
-flush that is not complete. A flush is one write and one sync for each segment (`commitlog.sink`). Only
-`Flush.write` accesses the disk, and runs in a worker thread. `Flush.write` also publishes the durable offset
-to live readers.
+Each flush passes all records that were appended after the last flush to the sink at once.
+
+The writer never waits. Records are collected while flushes are in progress, and the next flush takes all of
+the collected records. As a result, the number of records per sync increases with the load, and an idle log
+syncs each record immediately. Several flushes may be in progress at the same time. The log is durable up to
+the beginning of the first incomplete flush. A flush requires one write and one sync for each segment
+(`commitlog.sink`). Only `Flush.write` accesses the disk. It runs in a worker thread. It also publishes the
+durable offset to processes that read the live log.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ from commitlog.sink import LogSink, Part
 
 
 class Publisher:
-    """The publisher of the durable offset, which never decreases although flushes may end in any order."""
+    """Publishes the durable offset, which never decreases even though flushes may end in any order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
         self._epoch = self._epoch_count = self._accepted_count = 0
         self.flying: deque[Flush] = deque()
-        """The flushes that have not been published, in log order."""
+        """The flushes that have not been published yet, in log order."""
 
     def ended(self) -> None:
-        """Publish the flushes before the first flush that is not on disk. The caller serializes all calls."""
+        """Publish the flushes that precede the first flush that is not on disk.
+
+        The caller must serialize all calls.
+        """
         ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
             is_next = ended is None or ended.end_offset == self.flying[0].first_offset
@@ -40,11 +45,11 @@ class Publisher:
             self.publish(ended.end_offset, ended.epoch)
 
     def publish(self, offset: int, epoch: int) -> None:
-        """Publish a durable offset to live readers.
+        """Publish a durable offset to processes that read the live log.
 
-        If the write fails, the next flush publishes a later offset. The two lines of the file alternate only
-        after a successful write, so that a failed write never destroys the newer line. A reader of an offset
-        also reads the epoch of the offset, or a later epoch that has begun.
+        If the write fails, the next flush publishes a later offset. The writer switches to the other line of
+        the file only after a successful write, so that a failed write never destroys the newer line. A
+        process that reads an offset also reads its epoch, or a later epoch that has already begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -52,7 +57,8 @@ class Publisher:
             self._count += 1
 
     def publish_accepted(self, offset: int, epoch: int) -> None:
-        """Publish the offset up to which a follower has copied the log of the cluster, synced or not."""
+        """Publish the offset up to which a follower has copied the cluster's log, whether or not the copy has
+        been synced."""
         with suppress(OSError):
             self._publish_epoch(epoch)
             layout.publish_accepted(self._disk, offset, self._accepted_count + 1)
@@ -66,16 +72,16 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The parts of one flush, and the end of the log once this flush and all earlier flushes are durable."""
+    """The parts of one flush, and the end of the log when this flush and all earlier flushes are durable."""
 
     sink: LogSink
     first_offset: int
     parts: list[Part]
     end_offset: int
     epoch: int
-    """The epoch in which all parts were appended."""
+    """The epoch in which all of the parts were appended."""
     makes_segment: bool
-    """Whether a segment begins in this flush."""
+    """True if a segment begins in this flush."""
     publisher: Publisher | None = None
     """The publisher for the end of the flush, or None if the flush is not synced."""
     is_synced: bool = False
@@ -83,14 +89,14 @@ class Flush:
 
     @property
     def sync(self) -> bool:
-        """Whether the written parts are synced."""
+        """True if the written parts are synced."""
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
         """Pass the parts to the sink.
 
-        After an OSError, the state of the parts on disk is unknown. If several threads write flushes, the
-        context `alone` admits one thread at a time.
+        If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes, the
+        context manager `alone` allows only one thread at a time.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -103,7 +109,7 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """Files to sync, with the offset and the epoch up to which the log is on disk after the sync."""
+    """The files to sync, and the offset and epoch up to which the log is on disk after the sync."""
 
     paths: list[str]
     end_offset: int

@@ -1,14 +1,16 @@
-"""The log of a store for other processes: its files, and the end of the readable bytes.
+"""Provides other processes with access to the log of a store, which includes its files and the end of the
+readable part.
 
-A reader locks and writes no file, and can therefore read the store of a running broker. The reader stops at
-the published durable offset, which is never beyond the end of the log on disk. A store without a published
-offset (of Apache RocketMQ) ends at the last intact record of the last segment that is not empty.
+A reader does not lock or write any file, and can therefore read the store of a running broker. The reader
+stops at the published durable offset, which is never beyond the end of the log on disk. If a store has no
+published offset, as is the case for Apache RocketMQ, the log ends at the last intact record of the last
+non-empty segment.
 
-A node of a cluster publishes the offset up to which it has copied the log that the cluster accepted. Later
-records in the files of the node may not be accepted, so no records are read before the node has published an
-offset.
+A cluster node publishes the offset up to which it has copied the part of the log that was accepted by the
+cluster. Later records in the node's files may not have been accepted, so no records are read until the node
+has published an offset.
 
-Cost: one listing of the folder, and one read of eight bytes per segment.
+Cost: The folder is listed once, and eight bytes are read from each segment.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log, which is `segment_bytes` long.
+    """A file of the log with a length of `segment_bytes`.
 
-    `next_offset` is the start of the next segment, if any. A file extends beyond `next_offset` if its last
-    record does (`commitlog.segments`). In this case, the next segment begins with zeros (`is_overlapped`).
+    `next_offset` is the start of the next segment, if there is one. A file extends beyond `next_offset` if
+    its last record does (`commitlog.segments`). In this case, the next segment begins with zeros
+    (`is_overlapped`).
     """
 
     path: str
@@ -41,7 +44,10 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The end of the segment in the log, which is the next segment if a blank ends the file."""
+        """The end offset of the segment in the log.
+
+        If the file ends with a blank, this is the start of the next segment.
+        """
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
             return self.next_offset
@@ -56,11 +62,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StoreLog:
-    """The log of one store at one moment.
+    """The log of a store at a point in time.
 
-    If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. In other
-    logs, records may lack a CRC. `epoch` is the epoch of the log's end, or an epoch that begins at the end,
-    or 0 if the store was never in a cluster.
+    If `ours` is true, the log was written by Tidewheel, and every record at or after `imported_until` has a
+    CRC. In any other log, records may have no CRC. `epoch` is the epoch at the end of the log, or an epoch
+    that begins there. If the store was never in a cluster, it is 0.
     """
 
     segments: tuple[Segment, ...]
@@ -71,7 +77,7 @@ class StoreLog:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the log, which is above 0 if retention has deleted segments."""
+        """The first offset of the log, which is greater than 0 if retention has deleted segments."""
         return self.segments[0].first_offset if self.segments else 0
 
     @property
@@ -83,9 +89,10 @@ class StoreLog:
 
 
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
-    """Return the log under `store`, with `durable_offset`, if given, in place of the published offset.
+    """Return the log of the store at `store`. If `durable_offset` is given, it replaces the published offset.
 
-    Raise `NotAStore`, `StoreTooNew`, `StoreTooOld`, or `NoRecords` if the store has no records yet.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. Raise `NoRecords` if the store does not contain any
+    records yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -103,7 +110,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 def read_durable(store: Path) -> int | None:
     """Return the end of the readable log, or None if no readable offset is published.
 
-    Return 0 for a node without a published offset, because its files may contain another history.
+    Return 0 for a node that has not published an offset, because its files may contain a different history.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -111,7 +118,7 @@ def read_durable(store: Path) -> int | None:
 
 
 def is_node(store: Path) -> bool:
-    """Return whether a store belongs to a node of a cluster."""
+    """Return whether a store belongs to a cluster node."""
     return (store / layout.CLUSTER).exists()
 
 
@@ -125,7 +132,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the ranges between two offsets that no segment covers although later segments exist."""
+    """Return the offset ranges that are not covered by any segment although later segments exist."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
@@ -160,7 +167,10 @@ def _check_format(store: Path) -> bool:
 
 
 def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
-    """Return the segments with records, including segments that begin with zeros and have later records."""
+    """Return the segments that contain records.
+
+    A segment may begin with zeros that are followed by records.
+    """
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [
         Segment(str(folder / name), int(name), (folder / name).stat().st_size)

@@ -1,25 +1,28 @@
-"""The interface of a sink, such as the segments on the local disk, for the bytes of flushes.
+"""Defines the interface of a sink.
 
-    append(first_offset, parts, epoch)    contiguous parts of the log from `first_offset` on
+A sink receives the bytes of flushes, and may be the segment files on the local disk.
+
+    append(first_offset, parts, epoch)    contiguous parts of the log, starting at `first_offset`
 
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts are contiguous, including the end of a segment. A sink with all parts has the log byte by byte,
-   regardless of its own segments, and can compute a chained checksum over the log.
-2. For the unused end of a segment (undefined in RocketMQ, zeros in Tidewheel), a sink gets only the length.
-   Therefore the unused end of a segment of 1 GiB takes eight bytes in a sink.
-3. A sink has up to `appends_max` concurrent appends, begun in the order of their offsets. When an append
-   returns, its parts are stored with the guarantee of the sink. If an append raises OSError, the state of its
-   parts is unknown, and the core must not continue.
-4. `epoch` is the epoch of the leader that decided the append (`services.broker.spine.epoch`). A sink with
-   several writers refuses an epoch that is older than the newest known epoch. A disk has only one writer,
-   because of the lock of the store.
+1. Parts are contiguous, and include the end of a segment. A sink that receives all parts has a byte-for-byte
+   copy of the log, even if it uses different segments. It can therefore compute a chained checksum over the
+   log.
+2. The unused end of a segment (undefined in RocketMQ, zeros in Tidewheel) is passed to a sink only as a
+   length. Therefore, the unused end of a 1 GiB segment uses only eight bytes in a sink.
+3. A sink accepts up to `appends_max` concurrent appends, which must begin in the order of their offsets. When
+   an append returns, its parts are stored with the durability that the sink guarantees. If an append raises
+   OSError, the state of its parts is unknown, and the core must not continue.
+4. `epoch` is the epoch of the leader that initiated the append (`services.broker.spine.epoch`). A sink with
+   several writers rejects an epoch that is older than the newest known epoch. A disk has only one writer,
+   because the store is locked.
 
-A shared log is another sink, which stores the parts after the local sink.
+A shared log is another kind of sink, which stores the parts after the local sink has stored them.
 
-Cost on a local disk: one write and one sync for each segment of a flush. Weak spot: a flush that begins a
-segment also allocates the segment, so this flush and all later flushes wait for the file system.
+Cost on a local disk: One write and one sync are required for each segment of a flush. Weak spot: A flush that
+begins a segment must also allocate it, so this flush and all later flushes wait for the file system.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """A number of zero bytes of the log, which are neither stored in memory nor sent."""
+    """A number of zero bytes in the log, which are neither stored in memory nor sent."""
 
     __slots__ = ("_length",)
 
@@ -48,7 +51,7 @@ class Zeros:
 
 
 Part = bytes | bytearray | Zeros
-"""A part of the log in an append."""
+"""A part of the log that is passed to an append."""
 
 
 class LogSink(Protocol):
@@ -59,20 +62,21 @@ class LogSink(Protocol):
         """The maximum number of concurrent appends."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Store contiguous parts from a log offset on, in a worker thread, or raise OSError."""
+        """Store contiguous parts in a worker thread, starting at a log offset, or raise OSError."""
 
 
 class SegmentFiles:
-    """The segments on a disk. If `sync` is true, an append syncs the segments before it returns."""
+    """The segment files on a disk. If `sync` is true, each append syncs the segments before it returns."""
 
     def __init__(self, disk: Disk, segments: Segments, *, sync: bool) -> None:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """Whether the reserve was deleted to make room for a new segment, until the deletion is handled."""
+        """True if the reserve was deleted to make room for a new segment and the deletion has not been
+        handled yet."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Write the share of each segment, in log order, after allocating each new segment."""
+        """Write the bytes for each segment in log order. New segments are allocated first."""
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)
@@ -82,7 +86,10 @@ class SegmentFiles:
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """Return (log offset, bytes) to write to each segment, without zeros, which are allocated."""
+        """Return (log offset, bytes) for the data to write to each segment.
+
+        Zeros are omitted, because they are allocated.
+        """
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
             return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # zeros would reach the end
         shares = []
@@ -93,14 +100,17 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Allocate a segment at its whole length, with the space of the reserve if the disk is full."""
+        """Allocate a segment with its full length.
+
+        If the disk is full, the reserve is deleted to make room.
+        """
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)
         except OSError as error:
             if error.errno != ENOSPC or self._disk.size(layout.RESERVE) < 0:
                 raise
-            # The reserve is deleted and not renamed, so that all segments are created in the same way.
+            # The reserve is deleted rather than renamed, so that all segments are created in the same way.
             self._disk.delete(layout.RESERVE)
             self._disk.allocate(path, segment_bytes)
             self.used_reserve = True

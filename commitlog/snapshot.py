@@ -1,10 +1,10 @@
-"""Snapshots of the state of all parts of the broker at a log offset.
+"""A snapshot contains the state of all parts of the broker at a log offset.
 
-With a snapshot, recovery does not read the log from its beginning, and retention may delete the log before
-the snapshot.
+With a snapshot, recovery does not need to read the log from the beginning, and retention can delete the log
+before the snapshot.
 
-A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. A
-snapshot is stored in a file `snapshots/<20 digits of S>`:
+A snapshot at offset S contains the state after all records below S. It is taken when the log is durable up to
+S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -12,16 +12,16 @@ snapshot is stored in a file `snapshots/<20 digits of S>`:
     16     4      CRC-32 of the body
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
-A snapshot is written to a new file, synced, and then renamed, so that the file is either whole or absent. The
-two newest snapshots are kept. If the CRC of one snapshot is wrong, the other snapshot is used. Cost: the time
-depends on the size of the state, not of the log. Weak spot: each snapshot is written as a whole, and is read
-into memory as a whole at startup.
+A snapshot is written to a new file, synced, and then renamed, so that the file is either complete or absent.
+The two newest snapshots are kept. If the CRC of one snapshot does not match, the other snapshot is used.
+Cost: The time required depends on the size of the state, not on the size of the log. Weak spot: A snapshot is
+always written as a whole, and is read into memory as a whole at startup.
 
-A large table is frozen as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
-values change in place is frozen as rows that the event loop copies later, in slices
-(`commitlog.deferred_rows`). A worker thread converts rows to JSON while writing the snapshot. The rows are
-converted in small groups, between which other threads can run. At the freeze, the event loop copies
-dictionaries of references, but no rows.
+A large table is captured as dictionaries that are never modified again (`Rows`, `commitlog.table`). If the
+values of a table are modified in place, the table is captured as rows that the event loop copies later in
+batches (`commitlog.deferred_rows`). A worker thread converts the rows to JSON while it writes the snapshot.
+The rows are converted in small groups, so that other threads can run in between. When the state is captured,
+the event loop copies dictionaries of references, but no rows.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by name, in JSON types, with large tables as `Rows` or `DeferredRows`.
+"""The state of each part by name, as JSON types. Large tables are `Rows` or `DeferredRows`.
 
-A part is a large table, or a dictionary in which some values are large tables.
+The state of a part is either a large table or a dictionary in which some values are large tables.
 """
 
 
 class Rows:
-    """A large table at one moment, with rows that `row` builds from the keys and values of immutable parts.
+    """The state of a large table at a point in time. `row` builds each row from an immutable key and value.
 
-    The values of a frozen table do not change. Two `Rows` are equal if their rows are equal.
+    The values of a captured table are never modified. Two `Rows` objects are equal if their rows are equal.
     """
 
     def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], Any]) -> None:
@@ -72,7 +72,7 @@ class Rows:
 
 
 class RowsByName:
-    """A large dictionary at one moment, with rows that `row` builds from immutable values."""
+    """The state of a large dictionary at a point in time. `row` builds each row from immutable values."""
 
     def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
         self._values, self._row = values, row
@@ -81,47 +81,48 @@ class RowsByName:
         return isinstance(other, RowsByName) and dict(self.items()) == dict(other.items())
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Return each name with its row."""
+        """Return each name together with its row."""
         return ((name, self._row(value)) for name, value in self._values.items())
 
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The frozen state after all records below `offset`."""
+    """The captured state after all records below `offset`."""
 
     offset: int
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables with rows that have not been copied."""
+        """Return the tables whose rows have not been copied yet."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
 
     def encode(self) -> bytes:
-        """Return the bytes of the snapshot file."""
+        """Return the content of the snapshot file."""
         packing = zlib.compressobj(1)
         body = b"".join([*map(packing.compress, _json(self.parts)), packing.flush()])
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Make the snapshot durable, and delete all but the two newest snapshots, or raise OSError."""
+        """Make the snapshot durable and delete all but the two newest snapshots, or raise OSError."""
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
-        with suppress(OSError):  # The snapshot is durable, and the next snapshot deletes the old files.
+        # The snapshot is already durable, and the next snapshot deletes the old files.
+        with suppress(OSError):
             for offset in offsets(disk)[:-_KEPT_COUNT]:
                 disk.delete(path_of(offset))
 
 
 def offsets(disk: Disk) -> list[int]:
-    """Return the log offsets of all snapshots, ascending."""
+    """Return the log offsets of all snapshots in ascending order."""
     return [int(name) for name in disk.list(SNAPSHOTS) if name.isdigit()]
 
 
 def newest(disk: Disk) -> Snapshot | None:
-    """Return the newest intact snapshot, or None if no snapshot is intact."""
+    """Return the newest intact snapshot, or None if there is none."""
     for offset in reversed(offsets(disk)):
         found = read(disk, offset)
         if found is not None:
@@ -130,13 +131,13 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return the intact snapshots other than `start`, whose files must also be kept."""
+    """Return all intact snapshots except `start`. The files that they list must also be kept."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
 
 def unsound(disk: Disk) -> list[str]:
-    """Return descriptions of the damaged snapshots."""
+    """Return a description of each damaged snapshot."""
     bad = [offset for offset in offsets(disk) if not is_sound(disk, offset)]
     return [
         f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
@@ -145,18 +146,19 @@ def unsound(disk: Disk) -> list[str]:
 
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset`, or None if the snapshot file is damaged."""
+    """Return the snapshot at `offset`, or None if its file is damaged."""
     return decode(_stored(disk, offset), offset)
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset` from the bytes of a snapshot file, or None if they are damaged."""
+    """Return the snapshot at `offset` from the content of a snapshot file, or None if the content is
+    damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
 
 def is_sound(disk: Disk, offset: int) -> bool:
-    """Return whether an intact snapshot exists at `offset`."""
+    """Return whether there is an intact snapshot at `offset`."""
     return _body(_stored(disk, offset), offset) is not None
 
 
@@ -166,13 +168,13 @@ def _stored(disk: Disk, offset: int) -> bytes:
 
 
 def _body(stored: bytes, offset: int) -> bytes | None:
-    """Return the compressed state in the bytes of a snapshot file, or None if the bytes are damaged."""
+    """Return the compressed state from the content of a snapshot file, or None if the content is damaged."""
     body = stored[_HEAD.size :]
     return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raise `StoreDamaged` if neither a snapshot nor the log contains the state before `log_first_offset`."""
+    """Raise `StoreDamaged` if the state before `log_first_offset` is in neither a snapshot nor the log."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -186,7 +188,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in small pieces, between which other threads can run."""
+    """Yield JSON in small pieces, so that other threads can run in between."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):

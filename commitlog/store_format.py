@@ -1,19 +1,20 @@
-"""The file `format`, which marks a folder as a store and contains the version and the segment size.
+"""Defines the file `format`, which identifies a folder as a store and contains the version and the segment
+size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed
     64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
                    line feed
 
-The version is 1 in the first release, and each release opens the stores of the previous release. A store of a
-later version is refused (`StoreTooNew`). Programs before the first release wrote a number without the name. A
-release refuses the stores of such programs (`StoreTooOld`), and such programs refuse the stores of releases.
+The first release uses version 1, and each release can open the stores of the previous release. A store with a
+later version is rejected (`StoreTooNew`). Programs before the first release wrote a number without the name.
+Releases reject the stores of such programs (`StoreTooOld`), and such programs reject the stores of releases.
 
-The segment size is written once, when the store is created, to a new file that is synced and renamed. The
-segment size is stored only in the file `format`, and is not derived from the lengths of files. If the file is
-damaged, the size is derived from the segments and reported. Without the file, a folder with a commitlog
-counts as a store of Tidewheel only if it contains a file that no other program writes. Therefore a store of
-Apache RocketMQ is never changed.
+The segment size is written only once, when the store is created. It is written to a new file that is synced
+and renamed. The segment size is stored only in the file `format`, and is not derived from the lengths of
+other files. If the file is damaged, the size is derived from the segments, and the damage is reported. If the
+file is missing, a folder with a commitlog is considered a Tidewheel store only if it contains a file that no
+other program writes. Therefore, a store of Apache RocketMQ is never modified.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """The content of the file `format`. `segment_bytes` is 0 if the size is unreadable.
+    """The content of the file `format`. If the size cannot be read, `segment_bytes` is 0.
 
     `problem` describes the damage to the file, and is empty if the file is intact.
     """
@@ -55,14 +56,14 @@ class Format:
 
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
-    """Return the bytes of the file `format`."""
+    """Return the bytes to be written to the file `format`."""
     line = b"tidewheel %d segment_bytes %020d" % (version, segment_bytes)
     first = (b"tidewheel %d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
 def parse(stored: bytes) -> Format | None:
-    """Return the content in the bytes of the file `format`, or None if the file is empty or truncated.
+    """Return the content of the file `format` from its bytes, or None if the file is empty or truncated.
 
     Raise `NotAStore`, `StoreTooNew` or `StoreTooOld`.
     """
@@ -88,10 +89,10 @@ def parse(stored: bytes) -> Format | None:
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
-    """Return the format of the store on a disk, after creating a missing file with `wanted_bytes`.
+    """Return the format of the store on a disk. If the file is missing, it is created with `wanted_bytes`.
 
-    A damaged file is written again, with a derived size if the size is unreadable. Raise `NotAStore`,
-    `StoreTooNew`, or `StoreTooOld` without changing any file.
+    A damaged file is written again. If its size cannot be read, the size is derived. Raise `NotAStore`,
+    `StoreTooNew`, or `StoreTooOld` without modifying any file.
     """
     found = read(disk)
     if found is None:
@@ -106,7 +107,10 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
-    """Raise `NotAStore` for a folder with foreign files, unless `knows_format` and the format exists."""
+    """Raise `NotAStore` if a folder contains foreign files.
+
+    They are allowed if `knows_format` is true and the file `format` exists.
+    """
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
     known = (name for name in names if name in layout.KNOWN_NAMES or layout.is_aside(name))
@@ -115,10 +119,10 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 
 
 def read(disk: Disk) -> Format | None:
-    """Return the format in the file, or a format derived from other files of a store, or None.
+    """Return the format from the file, or a format derived from other files of a store, or None.
 
-    Raise `NotAStore`, including for a commitlog that Tidewheel may not have written, `StoreTooNew`, or
-    `StoreTooOld`.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. `NotAStore` is also raised for a commitlog that may
+    not have been written by Tidewheel.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -141,12 +145,12 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return the probable segment size of a store whose format file has no readable size.
+    """Return the probable segment size of a store if it cannot be read from the file `format`.
 
-    With several segments, the size is the most frequent distance between their offsets. If other distances
-    are not multiples of this size, the segments differ in size, and the result is the maximum of
-    `wanted_bytes` and the distances. A single segment is whole if it ends like an allocated file, whereas a
-    short segment ends with a record. The reserve has the size of a segment.
+    If there are several segments, the size is the most frequent distance between their offsets. If any other
+    distance is not a multiple of this size, the segments have different sizes. In this case, the result is
+    the maximum of `wanted_bytes` and all distances. A single segment is complete if it ends like an allocated
+    file, while a short segment ends with a record. The reserve file has the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:
@@ -163,7 +167,7 @@ def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
 
 
 def _is_allocated(disk: Disk, path: str, size: int) -> bool:
-    """Return whether a segment ends with zeros or with a blank, like a segment of whole length."""
+    """Return whether a segment ends with zeros or with a blank, as a segment of full length does."""
     end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 

@@ -1,19 +1,21 @@
-"""A large table that can be frozen without a copy, because its parts are copied on write.
+"""Implements a large table that can be captured for a snapshot without being copied.
+
+Its parts are copied on write.
 
     parts, in the order of insertion           | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
-    freeze    shares every part with the snapshot that a worker writes
-    put, pop  copy a shared part before changing the part
+    freeze    shares every part with the snapshot, which a worker writes
+    put, pop  copy a shared part before modifying it
 
 Rules:
-- A key is a number or a text. A row is stored as bytes of `marshal`, whose format depends on the interpreter
-  and is therefore used only in memory. Python's garbage collector does not traverse a dictionary of bytes.
-  With 200,000 tuples instead of bytes, a copy blocked the event loop for 12 to 17 ms, and the garbage
-  collector blocked the event loop twice for another 10 to 25 ms.
-- A row that replaces another row keeps the position. Parts with few remaining rows are joined.
+- A key is a number or a string. A row is stored in the `marshal` format. This format depends on the
+  interpreter, and is therefore used only in memory. Python's garbage collector does not traverse a dictionary
+  of bytes objects. With 200,000 tuples instead of bytes, a copy blocked the event loop for 12 to 17 ms, and
+  garbage collection blocked it twice for another 10 to 25 ms.
+- If a row replaces another row, it keeps the position of that row. Parts with few remaining rows are merged.
 
-Cost with 200,000 rows: a look-up takes 0.6 us for the newest rows and 1.4 us for the oldest rows, and a copy
-of a part takes 1.1 ms. Weak spot: a look-up searches the parts one by one, so the cost of a look-up increases
-with the number of parts, and is highest for a missing row.
+Cost: In a table with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest rows.
+Copying a part takes 1.1 ms. Weak spot: A lookup searches the parts one by one. Its cost increases with the
+number of parts, and is highest for a missing row.
 """
 
 from __future__ import annotations
@@ -30,18 +32,19 @@ GONE_MAX: Final = 1_024
 
 Key = TypeVar("Key", int, str)
 Row = tuple[Any, ...]
-"""A tuple of numbers, texts, and tuples of numbers and texts."""
+"""A tuple of numbers, strings, and tuples of numbers and strings."""
 
 
 class Table(Generic[Key]):
-    """A table of rows by key, in the order of insertion."""
+    """A table of rows with keys, in insertion order."""
 
     def __init__(self) -> None:
         self._parts: list[dict[Key, bytes]] = [{}]
         self._is_shared = [False]
         self._count = 0
         self._gone_count = 0
-        """The number of rows removed from the first part, whose empty entries slow `first`."""
+        """The number of rows removed from the first part. The empty entries left by these rows slow down
+        `first`."""
 
     def __len__(self) -> int:
         return self._count
@@ -53,11 +56,11 @@ class Table(Generic[Key]):
         return (key for part in self._parts for key in part)
 
     def items(self) -> Iterator[tuple[Key, Row]]:
-        """Return every key with its row, in the order of insertion."""
+        """Return every key with its row, in insertion order."""
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
     def between(self, first: Key, end: Key) -> list[Key]:
-        """Return the keys from `first` up to `end` of a table with keys inserted in ascending order."""
+        """Return the keys from `first` up to `end`. Keys must have been inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(iter(part)) < end and next(reversed(part)) >= first:
@@ -65,7 +68,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys from `first` on of a table with keys inserted in ascending order."""
+        """Return up to `count` keys, starting at `first`. Keys must have been inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -75,7 +78,7 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """Return the row of a key, or None if the key is missing."""
+        """Return the row for a key, or None if the key is missing."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
@@ -84,7 +87,7 @@ class Table(Generic[Key]):
         return next(((key, loads(row)) for key, row in self._parts[0].items()), None)
 
     def put(self, key: Key, row: Row) -> None:
-        """Add a row, or replace the row of an existing key."""
+        """Insert a row, or replace the row for an existing key."""
         place = self._place_of(key)
         if place < 0:
             self._count += 1
@@ -94,7 +97,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row of a key, or None if the key is missing."""
+        """Remove and return the row for a key, or None if the key is missing."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -105,14 +108,17 @@ class Table(Generic[Key]):
         return row
 
     def freeze(self, row: Callable[[Any, Row], Row]) -> Rows:
-        """Return the current rows for a snapshot, which `row` builds from each key and row."""
+        """Return the current rows for a snapshot.
+
+        `row` builds each snapshot row from a key and a row of the table.
+        """
         held = sum(map(len, self._parts))
         assert self._count == held, f"{self._count} rows are counted, {held} are there"
         self._is_shared = [True] * len(self._parts)
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the number of the part that contains a key, or -1, searching the newest part first."""
+        """Return the number of the part that contains a key, or -1. The newest part is searched first."""
         parts = self._parts
         place = len(parts) - 1
         while place >= 0 and key not in parts[place]:
@@ -120,14 +126,14 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part for changes, after copying the part if a snapshot shares it."""
+        """Return a part that can be modified. If the part is shared with a snapshot, it is copied first."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
         return self._parts[place]
 
     def _tidy(self, place: int) -> None:
-        """Drop, join, or compact a part from which a row was removed."""
+        """Drop, merge, or compact a part from which a row was removed."""
         parts, left = self._parts, max(place - 1, 0)
         if len(parts) > 1 and len(parts[left]) + len(parts[left + 1]) <= PART_ROWS_MAX // 2:
             self._replace(left, left + 2, parts[left] | parts[left + 1])
@@ -140,7 +146,7 @@ class Table(Generic[Key]):
                 self._replace(0, 1, {**parts[0]})
 
     def _replace(self, first: int, end: int, part: dict[Key, bytes]) -> None:
-        """Replace some parts with one part."""
+        """Replace several parts with a single part."""
         self._parts[first:end], self._is_shared[first:end] = [part], [False]
         assert len(self._parts) == len(self._is_shared), "a part is not known to be shared or not"
         self._gone_count = 0

@@ -1,13 +1,15 @@
-"""Filters, which select the records for a consumer by stored properties.
+"""Defines filters, which select records for a consumer based on stored properties.
 
-A filter is applied in two steps. `tags_codes` are the hashes of the wanted tags in queue entries. An entry
-with another hash is skipped without reading its record. `matches` checks the stored properties of the
-remaining records, because hashes collide and an expression may test more than the tag.
+A filter is applied in two steps. `tags_codes` contains the hashes of the wanted tags, which are compared with
+the hashes in queue entries. If the hash of an entry differs, the entry is skipped and its record is not read.
+`matches` checks the stored properties of the remaining records, because hashes may collide and an expression
+may test properties other than the tag.
 
-Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` or an empty expression matches all
-messages. Other expressions consist of tags joined by `||`. Each tag is trimmed, and empty tags are skipped.
-SQL expressions are described in `sql_filter.py`. Tag expressions differ from RocketMQ in three cases, in
-which RocketMQ's filter would match messages that cannot exist, or would not match all wanted messages:
+Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` and the empty expression match all
+messages. Any other expression consists of tags separated by `||`. Each tag is trimmed, and empty tags are
+ignored. SQL expressions are described in `sql_filter.py`. Tag expressions differ from RocketMQ in three
+cases. In these cases, RocketMQ's filter would match messages that cannot exist, or would not match all wanted
+messages:
 
 | expression | RocketMQ            | Tidewheel             | reason                            |
 |------------|---------------------|-----------------------|-----------------------------------|
@@ -31,28 +33,29 @@ TAG, SQL = "TAG", "SQL"
 
 
 class FilterText(NamedTuple):
-    """A filter as text: the type `TAG` or `SQL`, and an expression that parses to the filter."""
+    """A filter in text form, which consists of the type `TAG` or `SQL` and an expression."""
 
     type: str
     expression: str
 
 
 class Filter(Protocol):
-    """A selection of the records for a consumer."""
+    """A filter that selects records for a consumer."""
 
     @property
     def text(self) -> FilterText:
-        """The filter as text. Filters with equal texts are equal."""
+        """The filter in text form. Two filters with the same text are equal."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
         """The hashes of the tags that may match, or None if messages with any tag may match."""
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether a record with the given stored properties matches."""
+        """Return whether a record with the given stored properties matches the filter."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches`, in `limits.WORK_NS`, for a size of the stored properties."""
+        """Return the maximum cost of `matches` in units of `limits.WORK_NS`, for stored properties of a given
+        size."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,12 +64,12 @@ class Everything:
 
     @property
     def text(self) -> FilterText:
-        """The filter as text with the expression `*`, regardless of the original expression."""
+        """The filter in text form, which is always the expression `*`."""
         return _ALL
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The value None, because any tag may match."""
+        """The value is None, because any tag may match."""
         return None
 
     def matches(self, stored: bytes) -> bool:
@@ -80,14 +83,14 @@ class Everything:
 
 @dataclass(slots=True, frozen=True)
 class Tagged:
-    """The filter of a tag expression, which matches messages with one of the tags."""
+    """The filter for a tag expression, which matches messages that have one of the tags."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag of a record, and not only its hash, matches."""
+        """Return whether the tag of a record matches, rather than only its hash."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
@@ -96,15 +99,19 @@ class Tagged:
 
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
-"""The number of bytes of properties that can be searched for a tag in `limits.WORK_NS`."""
+"""The number of bytes of properties that can be searched for a tag in the time `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = Everything()
 TRIMMED = "".join(map(chr, range(0x21)))
-"""The characters that Java's `String.trim` removes. A tag may begin or end with other spaces."""
+"""The characters that are removed by `String.trim` in Java. A tag may begin or end with any other whitespace
+character."""
 
 
 def parse_tags(expression: str) -> Filter:
-    """Return the filter of a tag expression, cached if short, or raise `IllegalFilter`."""
+    """Return the filter for a tag expression, or raise `IllegalFilter`.
+
+    Filters for short expressions are cached.
+    """
     return (_parse_kept if len(expression) <= limits.FILTER_CHARACTERS_MAX else _parse)(expression)
 
 
@@ -121,7 +128,8 @@ def _parse(expression: str) -> Filter:
         tags |= {expression}
         text = FilterText(TAG, expression)
     else:
-        # The tags are sorted, so that `a || b` and `b||a` are equal. Joined with bars, `*` remains a tag.
+        # The tags are sorted, so that the filters for `a || b` and `b||a` are equal. When the tags are joined
+        # with bars, `*` is still treated as a tag.
         text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
     return Tagged(tags, frozenset(map(tags_code, tags)), text)
 
@@ -130,7 +138,7 @@ _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
 
 
 def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
-    """Raise `IllegalFilter` if an expression of any type is too long or is not Unicode text."""
+    """Raise `IllegalFilter` if an expression of any type is too long or is not valid Unicode text."""
     if len(expression) > characters_max:
         raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:

@@ -1,18 +1,21 @@
-"""The index of the messages of each lite topic in one queue: queue offsets by the code of the lite topic.
+"""Implements the lite index, which finds the queue offsets of the messages of each lite topic in a queue.
+
+Lite topics are identified by their codes.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The lite index is a pure function of the queue, whose entries contain the code
-(`consumequeue.entry.lite_code`). Therefore the index is not stored on disk, and is rebuilt at startup from
-the entries, at a few million entries per second. Each query first reads the new entries of the queue. Below
-the floor, where no group has open messages, the index keeps only the last offset of each lite topic. If a
-group returns below the floor, the index is rebuilt from a lower floor.
+The lite index depends only on the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
+Therefore, the index is not stored on disk. It is rebuilt from the entries at startup, at a rate of a few
+million entries per second. Each query first reads the new entries of the queue. Below the floor, where no
+group has unfinished messages, the index keeps only the last offset of each lite topic. If a group returns to
+an offset below the floor, the index is rebuilt from a lower floor.
 
-Two lite topics may have the same code, so the lite topic of each message is checked before delivery.
+Two lite topics may have the same code, so the lite topic of each message is verified before delivery.
 
-Cost: 8 bytes per message above the floor, about 200 bytes per lite topic, and one binary search per look-up.
-Weak spots: one slow group determines the floor for all groups, and `reach` below the floor reads the whole
-queue in one step. If a file is damaged, the index has no entries until a cut has passed the file.
+Cost: Each message above the floor uses 8 bytes, and each lite topic uses about 200 bytes. A lookup requires
+one binary search. Weak spots: A single slow group determines the floor for all groups. If `reach` is called
+for an offset below the floor, it reads the whole queue in one step. If a file is damaged, the index contains
+no entries until retention has passed the file.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _TRIM_EVERY: Final = 65_536
 
 
 class LiteIndex:
-    """The index of the lite topics of one queue."""
+    """The index of the lite topics in one queue."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
@@ -43,7 +46,7 @@ class LiteIndex:
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
-        """Return the number of lite topics with messages."""
+        """Return the number of lite topics that have messages."""
         self.read_on()
         return len(self._offsets)
 
@@ -57,29 +60,33 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """Whether many entries were read since the last `trim`."""
+        """True if many entries have been read since the last call of `trim`."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first offset of a lite topic at or above both `offset` and the floor, or None."""
+        """Return the first offset of a lite topic that is at or above both `offset` and the floor, or
+        None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
     def between(self, code: int, first: int, end: int) -> array[int]:
-        """Return the offsets of a lite topic from `first` up to `end`, exclusive, even below the floor."""
+        """Return the offsets of a lite topic from `first` up to `end`, exclusive.
+
+        Offsets below the floor are included.
+        """
         first = max(first, self._queue.min_offset)
         self.reach(first)
         offsets = self._offsets.get(code, array("q"))
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """Lower the floor to `offset`, if the floor is higher, by reading the queue again."""
+        """If the floor is higher than `offset`, lower it to `offset` by reading the queue again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
-            # Offsets can only be appended to the arrays. Lower offsets cannot be inserted, so the queue is
-            # read again.
+            # Offsets can only be appended to the arrays. Lower offsets cannot be inserted, so the queue must
+            # be read again.
             self._offsets.clear()
             self._floor = self.read_offset = self._trimmed_at = offset
             for code, last in self._lasts_below(offset):
@@ -87,17 +94,18 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Remove offsets below `floor`, where no group has open messages, and empty lite topics."""
+        """Remove empty lite topics, and remove offsets below `floor`, where no group has unfinished
+        messages."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
-            # The last offset of a lite topic is kept, even below the floor, until retention has passed the
-            # offset.
+            # The last offset of a lite topic is kept even if it is below the floor, until retention has
+            # passed it.
             del offsets[: min(bisect_left(offsets, self._floor), len(offsets) - 1)]
             if offsets[-1] < self._queue.min_offset:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Read the new entries of the queue, except entries that were already cut off."""
+        """Read the new entries of the queue, except entries that have already been removed."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
@@ -117,7 +125,10 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """Yield each code of `rows`, except the code 0 of gaps, with its ascending places."""
+    """Yield each code in `rows` together with its positions in ascending order.
+
+    The code 0, which is used by gaps, is omitted.
+    """
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1

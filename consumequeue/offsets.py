@@ -11,7 +11,7 @@ The operation that decides on a change and the recovery that replays its record 
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
-    reopen      finished messages must be delivered again                    `services.broker.groups.groups`
+    reopen      finished messages must be delivered again                  `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
 A lease of a message without a message group is not recorded. It exists only in `in_flight.py`.

@@ -1,12 +1,14 @@
-"""SQL filters, which select messages by properties, such as `price > 5 AND region IN ('eu', 'us')`.
+"""Implements SQL filters, which select messages by their properties, for example `price > 5 AND region IN
+('eu', 'us')`.
 
-The syntax of expressions is in `filter_grammar.py`, and the semantics are in `filter_terms.py`. The package
-lark parses an expression once, and the terms are combined into one function during the parse. A message
-matches only if the function returns true, and not if the result is false or unknown. Recent filters are
-cached, because every long poll sends its expression again.
+The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
+`filter_terms.py`. An expression is parsed once with the package lark. During parsing, the terms are combined
+into a single function. A message matches only if the function returns true. It does not match if the result
+is false or unknown. Recent filters are cached, because every long poll sends its expression again.
 
-Where Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92, and otherwise RocketMQ. The test
-`tests/rocketmq/test_filters.py` compares both filters, with `tests/vectors/sql_filters.json`:
+If Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92. Otherwise, Tidewheel behaves like
+RocketMQ. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
+`tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
     a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
@@ -41,7 +43,7 @@ from consumequeue.filter_terms import Kind, Place, Term, Verdict
 
 _LONG_MAX: Final = 1 << 63
 _STEP_NS: Final = 200
-# The time per byte is 2 ns for properties of clients, and 16 ns for pairs of 6 bytes in an imported log.
+# The time per byte is 2 ns for properties set by clients, and 16 ns for 6-byte pairs in an imported log.
 _DECODED_BYTE_NS: Final = 8
 _PASSED_BYTE_NS: Final = 4
 _SHOWN_CHARACTERS: Final = 20
@@ -49,7 +51,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """The filter of an SQL expression, which matches messages for which the expression is true."""
+    """The filter for an SQL expression, which matches the messages for which the expression is true."""
 
     text: FilterText
     tags_codes: frozenset[int] | None = field(compare=False)
@@ -58,7 +60,8 @@ class SqlFilter:
     passes: int = field(compare=False)
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches`, in `WORK_NS`, for a size of the stored properties."""
+        """Return the maximum cost of `matches` in units of `WORK_NS`, for stored properties of a given
+        size."""
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
 
@@ -69,7 +72,10 @@ class SqlFilter:
 
 @lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_sql(expression: str) -> Filter:
-    """Return the filter of an SQL expression, or raise `IllegalFilter` with line and column."""
+    """Return the filter for an SQL expression.
+
+    If the expression is invalid, raise `IllegalFilter` with the line and column.
+    """
     check_expression(expression)
     if (count := expression.count("(") + expression.count(",")) > limits.FILTER_MARKS_MAX:
         raise IllegalFilter(
@@ -87,7 +93,10 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """The actions of the parser, with one method per rule of the grammar, called at the end of the rule."""
+    """The actions of the parser.
+
+    There is one method for each grammar rule, which is called when the rule has been matched.
+    """
 
     def start(self, term: Term) -> Term:
         terms.truth(term)
@@ -170,11 +179,12 @@ class _Reading(Transformer[Token, Term]):
 
 
 _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
-"""The parser, which is created at import, because its tables take 30 to 90 ms."""
+"""The parser is created at import, because building its tables takes 30 to 90 ms."""
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """Return the error for a syntax error, with the text found and the text expected."""
+    """Return the error for a syntax error, which contains the text that was found and the text that was
+    expected."""
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)

@@ -1,31 +1,35 @@
-"""The tails of queues: the newest entries, kept in memory so that small queues need few file writes.
+"""Manages the tails of queues.
 
-The tail of a queue is kept in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries.
-Afterwards a worker writes the tail to the file of the queue. If the tails take too much memory in total, the
-largest tails are written earlier.
+A tail contains the newest entries of a queue and is kept in memory, so that small queues require few file
+writes.
+
+The tail of a queue is kept in memory and in snapshots until it contains `limits.TAIL_ENTRIES_MAX` entries. A
+worker then writes the tail to the file of the queue. If all tails together use too much memory, the largest
+tails are written earlier.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: must be written
 
 Rules:
-- A queue is checked when its tail has 8 entries, and whenever the tail has doubled, so that an entry costs
-  one comparison. A smaller tail is in no class, because it takes less than a third of the other memory of a
-  queue, and its 160 bytes would take 4 KiB in a file.
-- `bytes` is the sum of the tail sizes at their last checks, so the total size of all checked tails is at most
-  twice `bytes`. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written until
-  `bytes` is three eighths of the limit. The limit bounds the memory of all tails, and their part of a
-  snapshot.
-- A queue whose file the disk refuses or cannot create is in no class and not in `bytes`, so that other queues
-  are still written. Refused queues are tried again after the others, eight at a time. The memory of refused
-  tails is also bounded. A refused tail of 256 KiB is dropped. If refused tails take more than an eighth of
-  `limits.TAILS_BYTES_MAX`, the tails with the oldest attempts are dropped (`to_let_go`), up to 2,000 at a
-  time, in 4 ms.
-- A write has at most 500 queues and 100,000 entries (`consumequeue.dispatch`), which block the event loop for
-  some ms before and after the write.
+- A queue is checked when its tail reaches 8 entries, and each time the tail doubles in size, so that adding
+  an entry requires only one comparison. A smaller tail does not belong to any class. It uses less than a
+  third of the other memory of a queue, and its 160 bytes would occupy 4 KiB in a file.
+- `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
+  at most twice this value. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
+  until `bytes` is three eighths of the limit. The limit applies to the memory used by all tails, and to their
+  part of a snapshot.
+- If the file of a queue cannot be written or created, the queue does not belong to any class and is not
+  included in `bytes`, so that other queues are still written. Such a refused queue is retried after the other
+  queues. Up to eight refused queues are retried at a time. The memory used by refused tails is also limited.
+  If a refused tail reaches 256 KiB, it is dropped. If the refused tails use more than one eighth of
+  `limits.TAILS_BYTES_MAX`, the tails with the oldest attempts are dropped (`to_let_go`). Up to 2,000 tails
+  are dropped at a time, which takes 4 ms.
+- A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop
+  for a few milliseconds before and after the write.
 
-Cost: six checks until a tail is written. Weak spot: entries may be evenly distributed over so many queues
-that the tails never fill (80,000 queues of 20 entries take 32 MiB). In this case, each write adds few entries
-to a file, and a checkpoint must sync many files.
+Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over very
+many queues, the tails never become full. For example, 80,000 queues with 20 entries each use 32 MiB. In this
+case, each write adds few entries to a file, and a checkpoint must sync many files.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _LET_GO_AT_ONCE: Final = 2_000
 
 
 class Tails:
-    """The queues with entries in memory, by the number of entries."""
+    """The queues that have entries in memory, grouped by the number of entries."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         least_entries = min(_LEAST_ENTRIES, entries_max)
@@ -55,13 +59,13 @@ class Tails:
         self._noted_max, self._refused_max = bytes_max // 2, bytes_max // 8
         self._is_spilling = False
         self.bytes = 0
-        """The total size of the tails at their last checks, except for refused tails."""
+        """The total size of the tails at their last checks, excluding refused tails."""
         self.refused_bytes = 0
         """The total size of the refused tails at their last checks."""
-        # Dictionaries serve as ordered sets, so that a simulation seed reproduces a run.
+        # Dictionaries are used as ordered sets, so that a simulation run can be reproduced from its seed.
         self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
         self._refused: dict[ConsumeQueue, None] = {}
-        """The refused queues, in the order of the last attempts."""
+        """The refused queues, in the order of their last attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
     def look(self, queue: ConsumeQueue) -> None:
@@ -72,9 +76,9 @@ class Tails:
             self._refused.pop(queue, None)
 
     def refuse(self, queue: ConsumeQueue) -> bool:
-        """Mark a queue as refused, as the last queue to be tried again.
+        """Mark a queue as refused, and place it after all queues that are waiting for a retry.
 
-        Return whether the queue was not refused before.
+        Return whether the queue had not been refused before.
         """
         is_new = queue not in self._refused
         self._note(queue, 0)
@@ -84,7 +88,7 @@ class Tails:
         return is_new
 
     def is_refused(self, queue: ConsumeQueue) -> bool:
-        """Return whether a queue is refused: the disk refused its file and has accepted no write since."""
+        """Return whether a queue is refused, which means that its last write failed."""
         return queue in self._refused
 
     def accept(self, queue: ConsumeQueue) -> None:
@@ -95,7 +99,7 @@ class Tails:
         self.look(queue)
 
     def to_let_go(self) -> list[ConsumeQueue]:
-        """Return some refused queues whose tails exceed the memory limits."""
+        """Return refused queues whose tails exceed the memory limits."""
         chosen = dict.fromkeys(islice(self._too_long, _LET_GO_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
@@ -107,7 +111,10 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the next queues to write: full tails or, above the total limit, the largest tails."""
+        """Return the next queues to write.
+
+        These are full tails or, if the total limit is exceeded, the largest tails.
+        """
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]
         least_bytes = self._noted_max * 3 // 4
@@ -129,7 +136,10 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Assign a queue to the class of its tail size, or to no class for size 0."""
+        """Assign a queue to the class for the size of its tail.
+
+        An empty tail does not belong to any class.
+        """
         more_bytes = now_bytes - queue.noted_bytes
         if queue in self._refused:
             self.refused_bytes += more_bytes

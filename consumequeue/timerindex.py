@@ -1,21 +1,22 @@
-"""The timer index, which stores the newest fact about each timer or name on disk, with bounded memory.
+"""Implements the timer index, which stores the newest fact about each timer or name on disk with bounded
+memory usage.
 
-The timer index is a schema of `consumequeue.run_store`, with two instances in separate folders. The facts
-about a name, by `hashes_of(topic, name)`, are the offset, the due time, and the store time of the timer. The
-facts about a timer, by its offset, are the record that ended the timer, the time, and the outcome. Facts in
-memory are in a hash table (`timerindex_recent.py`).
+The timer index is defined by a schema of `consumequeue.run_store`, and has two instances in separate folders.
+For each timer name, with the key `hashes_of(topic, name)`, the facts are the offset, due time, and store time
+of the timer. For each timer offset, the facts are the record that ended the timer, the time of this record,
+and the outcome. Facts in memory are stored in a hash table (`timerindex_recent.py`).
 
-1. Among the facts about one (key, check), only the fact with the highest offset is valid. A look-up searches
-   memory first, and then every run that may contain a fact with a higher offset, so that facts may be added
-   in any order.
-2. A merge retains the newest facts that are not expired. A look-up may return an expired fact.
-3. If retention has deleted the record of a fact, the run contains the only copy of the fact. Therefore a
+1. If there are several facts for the same (key, check), only the fact with the highest offset is valid. A
+   lookup searches memory first, and then searches every run that may contain a fact with a higher offset.
+   Therefore, facts may be added in any order.
+2. A merge keeps the newest facts that have not expired. A lookup may return a fact that has expired.
+3. If the record of a fact was deleted by retention, the run contains the only copy of the fact. Therefore, a
    damaged run is kept until recovery replaces it (`services.broker.timers.timer_facts`).
 
-Cost: adding a fact takes 0.7 us, and 48 bytes until the next checkpoint. A look-up without a result takes
-about 2 us plus 0.3 us per run, and a look-up with a result also reads one block. Memory: 4 MB, and 13 to 25
-bits per fact in runs. Weak spot: the facts cannot be derived from the log, so damaged facts are lost (rule
-3).
+Cost: Adding a fact takes 0.7 us, and uses 48 bytes until the next checkpoint. A lookup that finds no fact
+takes about 2 us plus 0.3 us per run. A lookup that finds a fact also reads one block. Memory: The index uses
+4 MB, plus 13 to 25 bits for each fact in a run. Weak spot: Facts cannot be derived from the log, so damaged
+facts are lost (rule 3).
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ FACTS: Final = Schema(
 
 @lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the key and the check, of 64 bits each, for the name of a timer under a topic.
+    """Return the key and the check, which have 64 bits each, for a timer name in a topic.
 
-    The result is cached, because the names of a new timer are looked up first and then stored (1.5 us per
-    hash).
+    The result is cached, because the names of a new timer are first looked up and then stored. Computing a
+    hash takes 1.5 us.
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
@@ -71,7 +72,7 @@ class FactIndex(RunStore[Recent]):
         super().__init__(disk, folder, FACTS, Recent, is_expired)
 
     def take_out(self, run: Run) -> int:
-        """Remove a run, add its readable facts to memory, and return their number."""
+        """Remove a run, add its readable facts to memory, and return the number of these facts."""
         count = 0
         for facts in run.readable(self._disk, []):
             self.put_many(facts)
@@ -81,9 +82,9 @@ class FactIndex(RunStore[Recent]):
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Record the given damaged runs, and the damaged runs that a read of all runs finds.
+        """Record the given damaged runs and any damaged runs that are found by reading all runs.
 
-        All runs are read only if their total size is at most `bytes_max`.
+        All runs are read only if their total size does not exceed `bytes_max`.
         """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
@@ -91,25 +92,25 @@ class FactIndex(RunStore[Recent]):
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add one fact, given the fields in `timerindex_fact`."""
+        """Add one fact, which is given by the fields defined in `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
-        """Add many facts, in any order."""
+        """Add several facts in any order."""
         self._recent.put_many(facts)
 
     def newest(self, key: int, check: int) -> Said | None:
-        """Return the newest fact about one (key, check), or None.
+        """Return the newest fact for a (key, check), or None if there is none.
 
-        An expired fact may be returned or omitted. Raise `StoreDamaged` if the fact cannot be read, or
-        OSError if the disk fails.
+        A fact that has expired may or may not be returned. Raise `StoreDamaged` if the fact cannot be read,
+        or OSError if the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
             best = _newer(best, closed.find(key, check))
         probe: Probe | None = None
-        # Facts are added in any order, so a newer run may contain an older fact. Only a run whose offsets are
-        # all lower than the highest offset found cannot change the result.
+        # Facts may be added in any order, so a newer run may contain an older fact. A run can be skipped only
+        # if all of its offsets are lower than the highest offset found so far.
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
@@ -129,9 +130,10 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether a fact exists. The result for an expired fact is undefined.
+        """Return, for each (key, check), whether a fact exists.
 
-        Raise `StoreDamaged` if a fact cannot be read, or OSError if the disk fails.
+        The result is undefined for a fact that has expired. Raise `StoreDamaged` if a fact cannot be read, or
+        OSError if the disk fails.
         """
         is_known = np.zeros(len(keys), np.bool_)
         for recent in self.recents():

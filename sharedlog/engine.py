@@ -1,15 +1,16 @@
-"""The interface of a shared log, with implementations for a Kafka partition and a PostgreSQL table.
+"""Defines the interface of a shared log. It is implemented for a Kafka partition and for a PostgreSQL table.
 
-    append_if       appends records if the head of the log equals the writer's head, and otherwise nothing
-    note            appends a record without an epoch, such as a node's holding, and keeps the head
+    append_if       appends records if the head of the log equals the writer's head, and otherwise does
+                    nothing
+    note            appends a record without an epoch, such as a node's holding, and does not change the head
     read            returns records starting at an offset, in the same order for every reader
-    bounds          returns the first remaining offset, and the offset that follows the last record
-    trim            deletes the records before an offset
-    check_settings  reports settings under which accepted records could be lost
+    bounds          returns the offset of the first remaining record and the offset after the last record
+    trim            deletes all records before an offset
+    check_settings  reports settings that could cause accepted records to be lost
 
-An engine loses no accepted record if one of its machines fails. A call raises `Unknown` if its outcome is
-unknown, for example because the engine does not respond in time. Offsets increase, but may have gaps unless
-the engine is dense.
+An engine does not lose any accepted record if one of its machines fails. A call raises `Unknown` if its
+result is unknown, for example because the engine does not respond in time. Offsets always increase, but they
+may have gaps unless the engine is dense.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder of the next record, and the position that the record must follow."""
+    """The epoch and holder of the next record, and the position at which that record must begin."""
 
     epoch: int
     holder: bytes
@@ -29,7 +30,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored record with its offset, its bytes, and the time of its append in ms since 1970."""
+    """A stored record: its offset, its bytes, and the time at which it was appended in ms since 1970."""
 
     offset: int
     stored: bytes
@@ -41,40 +42,41 @@ class Engine(Protocol):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether offsets are contiguous. In a dense engine, a gap shows that a record was lost."""
+        """Return whether offsets are contiguous. In a dense engine, a gap means that a record was lost."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records at contiguous offsets if the head equals `head`, and set the head to `following`.
+        """If the head equals `head`, append records at contiguous offsets and set the head to `following`.
 
-        Return the offset of the last record, or None if the engine returns no offset or cannot confirm that
-        the records are contiguous. Raise `Refused` if no record was appended, or `Unknown` if the outcome is
-        unknown. An engine that cannot compare heads appends the records in any case, and each fold determines
-        the valid records from their order in the log.
+        Return the offset of the last record, or None if the engine does not return an offset or cannot
+        confirm that the records are contiguous. Raise `Refused` if no record was appended, or `Unknown` if
+        the result is unknown. An engine that cannot compare heads always appends the records, and each fold
+        determines from their order in the log which records are valid.
         """
 
     def note(self, stored: bytes) -> None:
         """Append a record without changing the head.
 
-        Raise `Refused` if the record was not appended, or `Unknown` if the outcome is unknown.
+        Raise `Refused` if the record was not appended, or `Unknown` if the result is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        Return at least one record if any exists. Raise `Unknown` if the engine cannot answer.
+        At least one record is returned if any exists. Raise `Unknown` if the engine does not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset that follows the last record.
+        """Return the offset of the first remaining record and the offset after the last record.
 
-        Raise `Unknown` if the engine cannot answer.
+        Raise `Unknown` if the engine does not respond.
         """
 
     def trim(self, offset: int) -> None:
-        """Delete the records before `offset`. Raise `Unknown` if the engine cannot answer."""
+        """Delete all records before `offset`. Raise `Unknown` if the engine does not respond."""
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause a loss of records, with a command to change it.
+        """Return a message for each setting that could cause a loss of records.
 
-        The check does not wait for appends in progress. Raise `Unknown` if the engine cannot answer.
+        The message includes a command that changes the setting. The check does not wait for appends in
+        progress. Raise `Unknown` if the engine does not respond.
         """

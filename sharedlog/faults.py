@@ -1,4 +1,4 @@
-"""Functions that detect faulty records of a shared log by reading the records again.
+"""Detects faulty records in a shared log by reading the records again.
 
     another node cannot read past record N     --> the leader reads N and the last leader record before N
                                                    (`fault_at`)
@@ -12,13 +12,13 @@
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-Another node reads the records in order, so the faulty record is either N or the last leader record before N.
-If both records match the records that this node has applied, the log is valid up to record N, and the disk or
-memory of the other node is faulty.
+A node reads records in order, so the faulty record is either record N or the last leader record before N. If
+both records match the records that this node has applied, the log is valid up to record N, and the fault is
+in the disk or memory of the other node.
 
-Cost: a few reads of up to READ_BYTES. Weak spot: if the engine is not dense, the loss of a record that is
-older than the records in `sharedlog.led` is not detected. After such a loss, the other node can fetch a later
-checkpoint from this node.
+Cost: A few reads of up to `READ_BYTES` are required. Weak spot: If the engine is not dense, the loss of a
+record that is older than the records in `sharedlog.led` is not detected. After such a loss, the other node
+can fetch a later checkpoint from this node.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ READ_BYTES: Final = 1024 * 1024
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     """Return the fault that stops another node at `record`, or "" if the log matches `fold`.
 
-    A trimmed record is not a fault. Raise `Halted` if the log has another history, or `Unknown` or `Refused`
-    if the engine cannot answer.
+    A trimmed record is not considered a fault. Raise `Halted` if the log contains a different history, or
+    `Unknown` or `Refused` if the engine does not respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
@@ -61,13 +61,14 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return a fault if rows with the same record number differ, or "" if all rows are equal."""
+    """Return a fault if rows with the same record number differ, or "" if they are all equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return the fault in a leader record that this node has applied, or "" if it is valid or trimmed."""
+    """Return the fault in a leader record that this node has applied, or "" if the record is valid or was
+    trimmed."""
     try:
         rows = _read_rows(engine, led.offset)
     except LogDamaged as error:
@@ -104,7 +105,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return the fault in a record, or "" if the record matches its CRC or does not belong to the cluster.
 
-    A second read confirms each CRC mismatch.
+    Each CRC mismatch is confirmed by a second read.
     """
     if not _is_garbled(one, cluster):
         return ""

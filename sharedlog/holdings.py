@@ -2,15 +2,15 @@
 
 The announcements determine how far the log can be trimmed.
 
-    CHECKPOINT   a checkpoint was synced and verified, and the node
-                 certificate                            does not need records before next_record again
-    HOLD         the node has no copy, and begins reading at next_record
-    both         see `sharedlog.versions`
-    BEAT         an operator has permanently removed a node
-    either       clients call this node, and the leader of that epoch
-                                                        does not respond to the forwarded calls
-                 unreadable: record, end, why           the node has read the log up to `end`, but cannot read
-                                                        that record
+    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
+                 certificate                            needs no record before next_record again
+    HOLD         node, next_record                      the node has no copy, and reads from there
+    both         supports, finalized                    see `sharedlog.versions`
+    BEAT         forget                                 an operator has removed a node permanently
+    either       unreached: epoch, number               clients call this node, and the leader of that epoch
+                                                        does not answer the forwarded calls
+                 unreadable: record, end, why           the node has read the log up to `end`, and cannot
+                                                        read that record
 
 Rules
 1. Records are trimmed if they precede the lowest `next_record` of all known nodes, but only while at least

@@ -1,22 +1,25 @@
-"""Leadership over a shared log: candidacy, confirmation from the log, writing, and proof of each append.
+"""Implements leadership over a shared log, which consists of candidacy, writing, and the proof of each
+append.
 
-    candidacy   A candidate reads to the end of the log, appends an EPOCH with a new random holder, and reads
-                up to the EPOCH. The holder of the newest EPOCH in the log is the leader. The candidate then
-                reads the last record before the EPOCH again. This record is different if the engine has lost
-                the end of the log and new records were appended
-    writing     A flush consists of one or more BYTES, the last of which is marked. One flush is in flight
-    proof       An answer of the engine permits only the following conclusions:
+    candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder, and
+                reads up to this record. The holder in the newest EPOCH record of the log is the leader. The
+                candidate then reads the record before the EPOCH record again. This record has changed if the
+                engine has lost the end of the log and other records were appended
+    writing     A flush consists of one or more BYTES records, the last of which is marked. Only one flush is
+                in flight at a time
+    proof       From the response of the engine, only the following conclusions can be drawn:
 
                 answer                                   conclusion
                 success at the expected offset           accepted, as no other node has written in between
                 success at another or unknown offset     none: append a BEAT, read it, and check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that steps down no longer answers calls from its tables, because they may contain records that were
-not accepted. An engine with compare-and-set (`sharedlog.engine`) returns only the first or the third answer.
+A leader that steps down no longer uses its tables to respond to calls, because they may contain records that
+were not accepted. An engine with compare-and-set (`sharedlog.engine`) always gives either the first response
+or the third response.
 
-Cost: no additional records or copies. Weak spot: each successful append without proof requires a BEAT and a
-read, so an engine that never returns the expected offset is slow.
+Cost: No additional records or copies are needed. Weak spot: Each successful append without proof requires a
+BEAT record and a read. Therefore, appends are slow if an engine never returns the expected offset.
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """The conclusion from an engine's answer to an append."""
+    """The conclusion drawn from the engine's response to an append."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
 
 
 class Candidate:
-    """An attempt of a node to become leader, after `fold` has read to the end of the log."""
+    """A node's attempt to become the leader, after `fold` has read to the end of the log."""
 
     def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
         assert fold.is_founded, "only who has read the history from its first record may stand"
@@ -55,13 +58,14 @@ class Candidate:
 
     @property
     def record_to_verify(self) -> int | None:
-        """Return the offset of the record to read again before leading, or None if no record was read."""
+        """Return the offset of the record that must be read again before leading, or None if no record has
+        been read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate leads, after `fold` has read its EPOCH.
+        """Return whether the candidate has become the leader, after `fold` has read its EPOCH record.
 
-        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if the record was trimmed.
+        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if this record was trimmed.
         Raise `Halted` if the record at `record_to_verify` has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
@@ -70,7 +74,7 @@ class Candidate:
 
 
 class Leader:
-    """The records that a leader appends. The first record follows the history in `fold`."""
+    """Creates the records that a leader appends. The first record follows the history in `fold`."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
@@ -81,7 +85,7 @@ class Leader:
         self._is_proven = True
 
     def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES of a flush. The contiguous parts begin at `position`."""
+        """Return the BYTES records of a flush. The parts must be contiguous and begin at `position`."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
@@ -96,11 +100,14 @@ class Leader:
         return records
 
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
-        """Return a BEAT. Its acceptance also proves all records that the leader has written before."""
+        """Return a BEAT record.
+
+        If this record is accepted, all records that the leader has written before are also proven.
+        """
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Record the success of an append of `count` records, and return the conclusion.
+        """Record the successful append of `count` records, and return the conclusion.
 
         `offset` is the offset of the last record, or None if the engine does not return it. A failed append
         is not recorded, because the leader steps down after a failure.
@@ -112,9 +119,10 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def check_proof(self, fold: Fold) -> bool:
-        """Return whether a fold that has read the leader's last BEAT proves all records of the leader.
+        """Return whether a fold that has read the leader's last BEAT record proves all of the leader's
+        records.
 
-        The leader continues if the fold proves its records, and steps down otherwise.
+        If so, the leader continues. Otherwise, it steps down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -130,7 +138,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each record of a flush, and the number of zero bytes after the body."""
+    """Yield the body of each record of a flush, and the number of zero bytes that follow the body."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -147,10 +155,11 @@ def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _split_part(part: bytes) -> Iterator[bytes]:
-    """Yield a part, split at CommitLog record boundaries if the part is too large for one record."""
+    """Yield a part. If the part is too large for one record, it is split at CommitLog record boundaries."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
-        end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank may extend beyond the part
+        # A blank may extend beyond the part.
+        end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))
         assert end > at, f"a CommitLog record without a length at byte {at} of a part"
         if end - begin > record.BODY_BYTES_MAX and at > begin:
             yield part[begin:at]

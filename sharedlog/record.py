@@ -1,6 +1,6 @@
-"""The record format of a shared log.
+"""Defines the record format of a shared log.
 
-A record identifies its writer, its epoch and its position in the history.
+A record identifies its writer, its epoch, and its position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -20,9 +20,9 @@ A record identifies its writer, its epoch and its position in the history.
 A record kind or body version that older programs cannot read is written only if the finalized version of the
 cluster guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the whole history by a 64-bit BLAKE2b hash of the
-previous chain, start, zeros and body. Two histories with the same chain at the same end have the same bytes,
-except for hash collisions.
+Integers are big-endian and unsigned. The chain identifies the whole history. It is a 64-bit BLAKE2b hash of
+the previous chain, start, zeros, and body. If two histories have the same chain at the same end offset, they
+contain the same bytes, except in case of a hash collision.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -35,8 +35,8 @@ except for hash collisions.
     CHECKPOINT   by any node                              its holding, synced and read back
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: 79 bytes for each record, and the computation of BLAKE2b at 1 GB/s. Weak spot: a chain of 64 bits
-detects accidental differences between histories, but does not protect against a forged history.
+Cost: Each record requires 79 additional bytes, and BLAKE2b is computed at 1 GB/s. Weak spot: A 64-bit chain
+detects accidental differences between histories, but it does not protect against a forged history.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""The maximum size of the body of BYTES in bytes. A larger body contains a single CommitLog record."""
+"""The maximum size of the body of a BYTES record in bytes. A body may be larger only if it contains a single
+CommitLog record."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -75,16 +76,19 @@ class Kind(IntEnum):
 
 
 class Foreign(ValueError):
-    """The bytes are not a record of this cluster."""
+    """Raised if the bytes are not a record of this cluster."""
 
 
 class Garbled(ValueError):
-    """The bytes are a record of this cluster that does not match its CRC."""
+    """Raised if the bytes are a record of this cluster that does not match its CRC."""
 
 
 @dataclass(slots=True, frozen=True)
 class SharedRecord:
-    """A record of a shared log. The module docstring describes `start`, `zeros`, `chain` and `is_last`."""
+    """A record of a shared log.
+
+    `start`, `zeros`, `chain`, and `is_last` are described in the module docstring.
+    """
 
     cluster: bytes
     kind: int
@@ -99,18 +103,18 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """Return the CommitLog offset that follows the bytes of this record."""
+        """Return the CommitLog offset after the bytes of this record."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the decoded JSON body of a record of any kind except BYTES."""
+        """Return the decoded JSON body of a record. The record may be of any kind except BYTES."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
 
 def encode(record: SharedRecord) -> bytes:
-    """Return the bytes of a record."""
+    """Return the encoded bytes of a record."""
     assert len(record.cluster) == len(record.holder) == ID_BYTES, "an id of another length"
     head = _HEAD.pack(
         MAGIC,
@@ -129,7 +133,7 @@ def encode(record: SharedRecord) -> bytes:
 
 
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
-    """Decode a record of `cluster`, or of any cluster if `cluster` is None.
+    """Decode a record that belongs to `cluster`, or to any cluster if `cluster` is None.
 
     Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if the record does not match
     its CRC.
@@ -148,12 +152,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after `body` and `zeros`, which is computed from the chain before these bytes."""
+    """Return the chain after `body` and `zeros`, computed from the chain before them."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Return facts as a JSON body. Equal facts produce equal bytes."""
+    """Return the JSON body that represents the given facts. Equal facts always result in equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

@@ -1,14 +1,16 @@
-"""The version of a cluster, which limits the record formats in its log, like `metadata.version` in Kafka.
+"""Defines the version of a cluster, which limits the record formats in its log.
 
-Nodes are upgraded one at a time, and a reader halts at a kind or body format that it does not support.
+It is similar to `metadata.version` in Kafka.
+
+Nodes are upgraded one at a time, and a reader halts at a record kind or body format that it does not support.
 Therefore, each program announces the highest version that it *supports*. The cluster has a single *finalized*
-version, and no node writes a record that requires a higher version.
+version. No node writes a record that requires a higher version.
 
     version   content
     3         all kinds and bodies of the first release
 
-Lower version numbers belong to programs before the first release, which use a different record format. A node
-halts if its cluster has a lower version.
+Lower version numbers belong to programs before the first release, which use a different record format. If the
+version of a cluster is lower, its nodes halt.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
@@ -17,17 +19,17 @@ halts if its cluster has a lower version.
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
-1. The leader finalizes a new version only at the command of an operator (`tidewheel cluster set-version`),
-   and only if all nodes in the log support the version (`nodes_without_support`). The finalized version never
-   decreases, because the log may contain records that require it.
+1. The leader finalizes a new version only when an operator requests it (`tidewheel cluster set-version`), and
+   only if all nodes in the log support it (`nodes_without_support`). The finalized version never decreases,
+   because the log may contain records that require it.
 2. A program that does not support the finalized version halts as soon as it reads this version, before it can
-   misinterpret a record. A program also halts if the finalized version is missing.
-3. A program ignores unknown fields of a JSON body, but halts at an unknown kind or body version
-   (`sharedlog.fold`). `NEEDS` lists the cluster version that each kind and body version requires, and a
-   writer checks the required version before each append.
+   misinterpret any record. A program also halts if the finalized version is missing.
+3. A program ignores unknown fields in a JSON body, but halts at an unknown record kind or body version
+   (`sharedlog.fold`). `NEEDS` specifies the cluster version required by each kind and body version. A writer
+   checks this version before each append.
 
-Limitation: rule 1 does not check nodes without a record in the log, or nodes that an operator has removed,
-but rule 2 stops such nodes.
+Limitation: Rule 1 does not cover nodes that have no record in the log or were removed by an operator.
+However, rule 2 stops such nodes.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from commitlog import applied_limits
 from sharedlog.record import Kind, SharedRecord
 
 OLDEST: Final = applied_limits.OLDEST
-"""The version of the first release."""
+"""The version used by the first release."""
 SUPPORTED: Final = 3
 """The highest version that this program supports."""
 UNSAID: Final = 0
-"""The version that represents a missing version field. All releases write the field."""
+"""The version that is assumed if the version field is missing. All releases write this field."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
-"""The finalized version that is required to write a record, by record kind and body version."""
+"""The finalized version that is required to write a record, keyed by record kind and body version."""
 
 
 def may_write(record: SharedRecord, finalized: int) -> bool:

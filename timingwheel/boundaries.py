@@ -1,16 +1,17 @@
-"""The slots of the far levels, by pure arithmetic, and the current boundaries of the levels.
+"""Defines the slots of the upper levels, which are computed arithmetically, and the current boundaries of the
+levels.
 
     level      0        1          2        3        4         5
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
-Each boundary is a multiple of the slot length of its level, and moves forward when the current time is half a
-slot before the boundary. Therefore a slot is processed (read ahead or split) by half of its length before its
-start. No level begins after the level above it. Timers due before B0 are near. A boundary stops at a slot
-that cannot be processed without the disk, and the lower boundaries stop at the same slot.
+Each boundary is a multiple of the slot length of its level. It advances when the current time is half a slot
+before the boundary. As a result, a slot is processed (read ahead or split) half a slot length before it
+starts. No level begins after the level above it. Timers that are due before B0 are called near. If a slot
+cannot be processed without the disk, the boundary stops at this slot, and so do all lower boundaries.
 
-A slot of an upper level that is entirely in the past is not split. Such a slot is `passing`: it is before B0,
-has the length of its level, and retains its timers until all of them have ended.
+If a slot of an upper level is entirely in the past, it is not split. Such a slot is called `passing`. It is
+located before B0, keeps the length of its level, and keeps its timers until all of them have ended.
 """
 
 from __future__ import annotations
@@ -29,41 +30,41 @@ TOP: Final = LEVEL_COUNT - 1
 _SHIFTS: Final = np.array(SHIFTS, np.uint64)
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit numbers."""
+"""An array of 64-bit integers."""
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
 """Positions in an array."""
 
 
 class Slot(NamedTuple):
-    """A slot of a level, whose timers are in one file."""
+    """A slot of a level. All timers of the slot are in one file."""
 
     level: int
     start_ms: int
 
     @property
     def end_ms(self) -> int:
-        """The end of the slot in ms, exclusive."""
+        """The exclusive end of the slot in ms."""
         return self.start_ms + (1 << SHIFTS[self.level])
 
     @property
     def name(self) -> str:
-        """The name of the file in the folder of the timers."""
+        """The name of the file in the timer folder."""
         return f"{self.level}-{self.start_ms:0{OFFSET_DIGITS}d}"
 
     @property
     def path(self) -> str:
-        """The path of the file in the store."""
+        """The path of the file within the store."""
         return f"{TIMERS}/{self.name}"
 
     @property
     def taken_up_ms(self) -> int:
-        """The time in ms from which the slot is read ahead, or is split into slots of the level below."""
+        """The time in ms at which the slot is read ahead or split into slots of the level below."""
         return self.start_ms - (1 << SHIFTS[self.level] >> 1)
 
 
 def slot_named(name: str) -> Slot:
-    """Return the slot whose file has the given name, or raise ValueError for another name."""
+    """Return the slot whose file has the given name, or raise ValueError if the name is not valid."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -72,12 +73,12 @@ def slot_named(name: str) -> Slot:
 
 
 def containing(level: int, due_ms: int) -> Slot:
-    """Return the slot of `level` that contains `due_ms`."""
+    """Return the slot of `level` that contains the time `due_ms`."""
     return Slot(level, due_ms >> SHIFTS[level] << SHIFTS[level])
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Return the start of `level` at `now_ms` if no boundary is delayed by the disk."""
+    """Return the start of `level` at `now_ms`, assuming that no boundary is delayed by the disk."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
@@ -100,37 +101,39 @@ class Boundaries:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether each level begins at or before the level above it, as `slot_of` requires."""
+        """True if each level begins at or before the level above it, as `slot_of` requires."""
         return self.starts_ms == sorted(self.starts_ms)
 
     def limit_ms(self, level: int, now_ms: int) -> int:
-        """Return the maximum boundary of `level` at `now_ms`, which never exceeds the boundary above it."""
+        """Return the maximum boundary of `level` at `now_ms`, which is never higher than the boundary above
+        it."""
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
 
     def is_behind(self, level: int, now_ms: int) -> bool:
-        """Return whether the boundary of `level` could move forward at `now_ms` if its slots were empty."""
+        """Return whether the boundary of `level` could advance at `now_ms` if its slots were empty."""
         return self.starts_ms[level] < self.limit_ms(level, now_ms)
 
     def slot_of(self, due_ms: int) -> Slot:
-        """Return the slot for a timer due at `due_ms`."""
-        # The search omits B0 (`lo=1`), because timers due before B0 are also in slots of level 0.
+        """Return the slot for a timer that is due at `due_ms`."""
+        # The search omits B0 (`lo=1`), because timers that are due before B0 are also in level-0 slots.
         for slot in self.passing:
             if slot.start_ms <= due_ms < slot.end_ms:
                 return slot
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """Return the slots for many timers, each with the ascending positions of its timers.
+        """Return the slots for many timers.
 
-        If a slot is returned several times, its positions ascend from one entry to the next.
+        For each slot, the positions of its timers are returned in ascending order. If a slot is returned
+        several times, its positions ascend from one entry to the next.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]
         numbers = due_ms >> shifts
         starts_ms = numbers << shifts
-        # numpy sorts numbers of 16 bits in linear time. Slots that differ by a multiple of 256 share a
-        # number, and are separated at the cuts, which compare whole start times.
+        # NumPy sorts 16-bit numbers in linear time. Slots whose numbers differ by a multiple of 256 are
+        # sorted under the same number. They are separated afterwards by comparing full start times.
         small = (numbers & np.uint64(0xFF)).astype(np.uint16) | (levels.astype(np.uint16) << np.uint16(8))
         for slot in self.passing:
             inside = (due_ms >= np.uint64(slot.start_ms)) & (due_ms < np.uint64(slot.end_ms))

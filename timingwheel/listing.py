@@ -1,15 +1,18 @@
-"""Lists, counts, and look-ups of the far timers, in due order and slot by slot with bounded memory.
+"""Lists, counts, and finds stored timers.
 
-The rows of overlapping slots (a shared slot and the slots below it) are merged. During the merge, the upper
-24 bits of `record_at` contain the number of the slot, because a file needs only 40 bits. Delivered and
-deleted timers are omitted.
+Slots are processed one by one in due order, so that memory usage is bounded.
 
-Cost: slots outside the window are not read, and a slot that is entirely in the window is counted without a
-read. The first rows of a slot are found without sorting the whole slot, because the first run is small and
-later runs grow.
+If slots overlap (a shared slot and the slots below it), their rows are merged. During the merge, the upper 24
+bits of `record_at` contain the number of the slot, because a file position requires only 40 bits. Timers that
+were delivered or deleted are omitted.
 
-Weak spots: each run reads the files again, so a list of a large slot reads the slot once per `rows_max` rows.
-The count of a whole slot relies on the counts of its file, unless the file has known damage.
+Cost: Slots outside the window are not read, and a slot that is entirely within the window is counted without
+being read. The first rows of a slot are found without sorting the whole slot, because the first run is small
+and later runs are larger.
+
+Weak spots: Each run reads the files again, so listing a large slot reads the slot once for every `rows_max`
+rows. When a whole slot is counted, the counts of its file are trusted, unless the file is known to be
+damaged.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
-"""The number of rows in the first run. Each later run has `_GROWTH` times the number of rows."""
+"""The number of rows in the first run. Each later run has `_GROWTH` times as many rows."""
 _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -39,7 +42,7 @@ _IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
 
 @dataclass(slots=True, frozen=True)
 class Listing:
-    """A read-only view of the far timers in files and in memory."""
+    """A read-only view of the stored timers in files and in memory."""
 
     disk: Disk
     files: dict[Slot, File]
@@ -48,16 +51,16 @@ class Listing:
     damage: list[Gap]
     rows_max: int
     gaps: tuple[Gap, ...] = ()
-    """All known damage of the files, including damage with known outcomes.
+    """All known damage to the files, including damage whose timers have known outcomes.
 
-    The rows of damaged files are counted individually, because rows may be missing.
+    In damaged files, the rows are counted individually, because some of them may be missing.
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the window and after `after`, in due order, with the file of their
+        """Yield live timers that are due in the window and after `after`, together with the file of their
         records.
 
-        Raise OSError if a read fails.
+        The timers are in due order. Raise OSError if a read fails.
         """
         after = max(after or (0, 0), self.watermark)
         for slots in _overlapping(self._slots(max(from_ms, after[0]), until_ms)):
@@ -70,18 +73,21 @@ class Listing:
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers due in the window, or raise OSError if a read fails."""
+        """Return the number of live timers that are due in the window, or raise OSError if a read fails."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Return an array of the one `ROW` of a timer in the file of a slot, or None, or raise OSError."""
+        """Find a timer in the file of a slot, and return an array that contains its `ROW`, or None.
+
+        Raise OSError if a read fails.
+        """
         if slot not in self.files:
             return None
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
             if batch.kind != partition.TOMBSTONE:
-                offsets = batch.rows["timer_offset"]  # The offsets ascend only within a batch.
+                offsets = batch.rows["timer_offset"]  # Offsets are in ascending order only within a batch.
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
                     return partition.as_rows(batch.rows[place : place + 1])
@@ -95,7 +101,8 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """Return the next rows of overlapping slots, with slot numbers, and whether these are all rows."""
+        """Return the next rows of overlapping slots, with slot numbers, and whether there are no further
+        rows."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
@@ -105,7 +112,7 @@ class Listing:
         return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Yield rows without slot numbers, in runs of one file."""
+        """Yield rows without slot numbers. Each array contains consecutive rows from the same file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -117,7 +124,8 @@ class Listing:
     def _alive(self, slot: Slot) -> Iterator[Rows]:
         tombstones = self._tombstones(slot)
         if slot in self.files:
-            # A gap in the tombstones is also a gap in the rows, because its timers may be deleted.
+            # A gap in the tombstones is also treated as a gap in the rows, because its timers may have been
+            # deleted.
             length, without = self.files[slot].length, (*self.gaps, *self.damage)
             for rows in partition.parts(self.disk, slot.path, length, self.damage, without):
                 yield alive(rows, tombstones)
@@ -139,7 +147,10 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
-        """Return the number of timers minus the number of tombstones of a slot, each of which has a timer."""
+        """Return the number of timers in a slot minus the number of tombstones.
+
+        Each tombstone belongs to a timer in the slot.
+        """
         file = self.files.get(slot, File())
         kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
         in_memory = sum(len(unwritten.timers) - len(unwritten.tombstones) for unwritten in kept)
@@ -147,7 +158,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield groups of overlapping slots, in the order of their starts."""
+    """Yield groups of overlapping slots, ordered by start time."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

@@ -1,24 +1,25 @@
-"""The times of check-backs, which ask a producer for the outcome of a half message.
+"""Determines the times of check-backs. A check-back asks a producer for the outcome of a half message.
 
-After the immunity of a half message, up to `count_max` check-backs are sent with increasing pauses. If the
-last check-back has no answer, the half message expires. A pause is the interval, doubled each time, and at
-most `interval_ms_max`.
+After the immunity time of a half message, up to `count_max` check-backs are sent at increasing intervals. If
+the last check-back is not answered, the half message expires. The delay between check-backs is doubled each
+time, up to `interval_ms_max`.
 
-Only check-backs that reached a producer count. If the topic of a due half message has no available producer,
-the half message waits without a timer for a producer (`Unasked`):
+Only check-backs that have reached a producer are counted. If a check-back is due but the topic has no
+available producer, the half message waits for a producer without using a timer (`Unasked`):
 
     due ----> asked ----> next check after a pause
      ^  |
      |  +---> no producer -----> waits ----+
      +------ a producer connects ----------+
 
-When a producer connects, `CHECKS_WOKEN_MAX` half messages of its topic are scheduled, and each sent
-check-back schedules another. Therefore 100,000 half messages without a producer have no cost while waiting.
-When a producer connects, no burst occurs, because half messages wait again when the queue of the producer is
-full. (RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
+When a producer connects, `CHECKS_WOKEN_MAX` half messages of its topic are scheduled. Each check-back that is
+sent schedules another half message. Therefore, even 100,000 half messages without a producer have no cost
+while they are waiting. When a producer connects, there is no burst, because half messages wait again if the
+producer's queue is full. (In contrast, RocketMQ scans its half topic in a loop:
+`TransactionalMessageServiceImpl.check`.)
 
-Memory: about 100 bytes per waiting half message. Weak spot: the list of waiting half messages is not durable.
-After startup, one check-back is tried for each due half message before it waits again.
+Memory: Each waiting half message uses about 100 bytes. Weak spot: The list of waiting half messages is not
+durable. After startup, one check-back is attempted for each due half message before it waits again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from commitlog import limits
 
 @dataclass(slots=True, frozen=True)
 class CheckBackPolicy:
-    """The pauses between check-backs in milliseconds, and the maximum number of check-backs."""
+    """The delays between check-backs in milliseconds, and the maximum number of check-backs."""
 
     immunity_ms: int = limits.CHECK_IMMUNITY_MS
     interval_ms: int = limits.CHECK_INTERVAL_MS
@@ -40,22 +41,28 @@ class CheckBackPolicy:
     count_max: int = limits.CHECK_COUNT_DEFAULT
 
     def first_check_ms(self, stored_ms: int, immunity_ms: int | None) -> int:
-        """Return the time of the first check-back in ms. `immunity_ms`, if given, overrides the policy."""
+        """Return the time of the first check-back in ms.
+
+        If `immunity_ms` is given, it overrides the policy.
+        """
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return the time of the next check-back, after check-back number `check_count` at `asked_ms`."""
-        # The interval is doubled up to 32 times, because 10,000 doublings would give a number of 10,000 bits.
+        """Return the time of the next check-back, given that check-back number `check_count` was sent at
+        `asked_ms`."""
+        # The interval is doubled at most 32 times, because 10,000 doublings would result in a number of
+        # 10,000 bits.
         pause_ms = self.interval_ms << min(check_count - 1, 32)
         return asked_ms + min(pause_ms, self.interval_ms_max)
 
     def is_exhausted(self, check_count: int) -> bool:
-        """Return whether a half message with `check_count` check-backs expires without another check-back."""
+        """Return whether a half message expires, rather than being checked again, after `check_count`
+        check-backs."""
         return check_count >= self.count_max
 
 
 class Unasked:
-    """The due half messages that wait for a producer, by topic, first in, first out."""
+    """The due half messages that are waiting for a producer. For each topic, they are in FIFO order."""
 
     def __init__(self) -> None:
         self._halves: dict[str, dict[int, None]] = {}
@@ -67,7 +74,7 @@ class Unasked:
         return sum(map(len, self._halves.values()))
 
     def topics(self) -> list[str]:
-        """Return the topics with waiting half messages."""
+        """Return the topics that have waiting half messages."""
         return list(self._halves)
 
     def holds(self, topic: str, half_offset: int) -> bool:
@@ -75,7 +82,7 @@ class Unasked:
         return half_offset in self._halves.get(topic, ())
 
     def oldest(self) -> list[int]:
-        """Return the half message of each topic that has waited longest."""
+        """Return the half message that has waited longest in each topic."""
         return [next(iter(halves)) for halves in self._halves.values()]
 
     def of(self, topic: str) -> Iterator[int]:
@@ -83,16 +90,16 @@ class Unasked:
         return iter(tuple(self._halves.get(topic, ())))
 
     def add(self, topic: str, half_offset: int) -> None:
-        """Add a half message at the end of its topic, unless the half message is already waiting."""
+        """Add a half message at the end of the list of its topic, unless it is already waiting."""
         self._halves.setdefault(topic, {})[half_offset] = None
 
     def discard(self, topic: str, half_offset: int) -> None:
-        """Remove a half message, if it is waiting."""
+        """Remove a half message if it is waiting."""
         halves = self._halves.get(topic)
         if halves is not None:
             halves.pop(half_offset, None)
-            # Empty topics are removed, because `topics` and `in` include only topics with waiting half
-            # messages.
+            # Empty topics are removed, because `topics` and `in` must include only topics that have waiting
+            # half messages.
             if not halves:
                 del self._halves[topic]
 
