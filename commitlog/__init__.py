@@ -1,1 +1,2 @@
-"""The lowest layer: the record format, the log of records, the disk, the errors, and the limits."""
+"""The lowest layer, which contains the record format, the log, the disk interface, the errors, and the
+limits."""

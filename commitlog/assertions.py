@@ -1,11 +1,12 @@
-"""The check that Python's assertions are enabled, which every process that runs the core requires.
+"""Checks that Python's assertions are enabled, which is required for every process that runs the core.
 
-An assertion stops the process at an invalid state, before the state is written to disk. `python -O`, `-OO`
-and PYTHONOPTIMIZE remove every assertion. Therefore the command line and `Broker.recover`, the entry points
-of the core, call `require_assertions` first. No assertion changes state (tests/unit/test_assertions.py).
+If an assertion detects an invalid state, it stops the process before the state is written to disk. `python
+-O`, `-OO`, and PYTHONOPTIMIZE remove all assertions. Therefore, `require_assertions` is called first by the
+entry points of the core, which are the command line and `Broker.recover`. Assertions never change any state
+(tests/unit/test_assertions.py).
 
-The package `tidewheel/`, which runs in users' processes, does not call `require_assertions`, because none of
-its guarantees depends on an assertion.
+The package `tidewheel/`, which runs in user processes, does not call `require_assertions`, because none of
+its guarantees depend on assertions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The encoding, verification, and stamping of many records of the log at once with numpy.
+"""Encodes, verifies, and stamps many log records at once, using NumPy.
 
-An encoded or copied record is stored unchanged, except for the offsets, the store time, and the CRC of the
-record:
+An encoded or copied record is stored unchanged, except for its offsets, store time, and CRC:
 
     offset     width  field
     20         8      queue_offset
@@ -9,12 +8,12 @@ record:
     56 or 68   8      store_ms           after an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: about 1 us per record, nearly all of it for two CRCs. Encoding takes another 1 us per record, a third of
-the time of encoding a single record. Weak spot: the CRCs are computed in a Python loop, because numpy has no
-CRC function.
+Cost: Each record takes about 1 us, nearly all of which is spent computing two CRCs. Encoding takes another 1
+us per record, which is a third of the time for encoding records one by one. Weak spot: The CRCs are computed
+in a Python loop, because NumPy does not provide a CRC function.
 
-The arrays of one call have one entry per record, with shape (n,). `starts` and `ends` are byte positions in
-`records`.
+The arrays passed to a call have one entry per record, with shape (n,). `starts` and `ends` are byte positions
+in `records`.
 """
 
 from __future__ import annotations
@@ -44,11 +43,12 @@ _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
-"""A CRC property whose digits are not yet written."""
+"""A CRC property whose digits have not been written yet."""
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return an array (n,) of flags: whether the CRC property at the end of each record is correct."""
+    """Return an array of shape (n,) that shows whether the CRC property at the end of each record is
+    correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -57,7 +57,7 @@ def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
 
 
 def store_times_ms(records: bytearray, starts: Integers) -> Integers:
-    """Return the store times of the records that begin at `starts`, in ms since 1970."""
+    """Return the store times (in ms since 1970) of the records that begin at `starts`."""
     content = np.frombuffer(records, np.uint8)
     longs = content[_columns(_store_ms_at(content, starts), 8)]
     return np.ascontiguousarray(longs).view(">i8").ravel().astype(np.int64)
@@ -71,8 +71,8 @@ def stamp(
     queue_offsets: Integers,
     store_ms: int,
 ) -> None:
-    """Write the offsets, the store time (ms since 1970), and the new CRCs into the records."""
-    # An array of length 1 would not fail, because numpy would write its offset into all records.
+    """Write the offsets, the store time (in ms since 1970), and the new CRCs to the records."""
+    # An array of length 1 would not cause an error, because NumPy would write its offset to all records.
     assert len(starts) == len(ends) == len(physical_offsets) == len(queue_offsets), "a record has no place"
     content = np.frombuffer(records, np.uint8)
     _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
@@ -82,14 +82,14 @@ def stamp(
 
 
 def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
-    """Write the CRC of each record into the record."""
+    """Write the CRC of each record to the record."""
     content = np.frombuffer(records, np.uint8)
     digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
     content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)
 
 
 def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
-    """Return an array (n,) of the CRCs of the records without the CRC properties."""
+    """Return an array of shape (n,) that contains the CRC of each record, excluding the CRC property."""
     view, crc32 = memoryview(records), zlib.crc32
     spans = zip(starts.tolist(), (ends - CRC_BYTES).tolist(), strict=True)
     crcs = [crc32(view[start:end]) for start, end in spans]
@@ -97,7 +97,7 @@ def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
 
 
 def _store_ms_at(content: Bytes, starts: Integers) -> Integers:
-    # The store time is after the born host, which is 12 bytes longer for IPv6, and before the store host.
+    # The store time is located between the born host, which is 12 bytes longer for IPv6, and the store host.
     is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
     return np.asarray(starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6)
 
@@ -107,5 +107,6 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return an array (n, width) of the positions of the `width` bytes that begin at each place."""
+    """Return an array of shape (n, width) that contains, for each position, the positions of the next `width`
+    bytes."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

@@ -1,20 +1,22 @@
-"""Compressed message bodies, and their conversion to a form that clients can read.
+"""Handles compressed message bodies, and converts them to a format that clients can read.
 
-The protocol of RocketMQ 5 supports plain and gzip bodies, and stores of RocketMQ may contain other formats.
-Bit 0x1 of sys_flag is set for a compressed body, and the bits 0x700 are the compression type:
+The RocketMQ 5 protocol supports uncompressed bodies and gzip bodies. Stores of RocketMQ may also contain
+other formats. If a body is compressed, bit 0x1 of sys_flag is set, and the bits 0x700 contain the compression
+type:
 
-    0x000, 0x300   zlib, from clients of RocketMQ 4, or gzip, from clients of RocketMQ 5 (by the first bytes)
+    0x000, 0x300   zlib from clients of RocketMQ 4, or gzip from clients of RocketMQ 5 (determined by the
+                   first bytes)
     0x100          LZ4 frame
     0x200          Zstandard
 
-Gzip bodies are sent to clients unchanged. Bodies in other formats are decompressed at delivery, and remain
-compressed on disk. A log written by Tidewheel contains gzip bodies, and zlib bodies that the C++ client
-declares as gzip but that clients in other languages cannot read. The libraries for LZ4 and Zstandard are
-installed with `tidewheel[import]`. A body that cannot be decompressed to at most
-`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX` (for tools: BODY_UNPACKED_BYTES_MAX) is delivered as stored. The
-stored body equals the body that was sent, because its CRC is correct. Clients apply their limit of 4 MiB
-before compression. A larger body is an attempt to block the event loop (150 ms for 60 MiB), or was imported
-from a broker with other settings.
+Gzip bodies are sent to clients unchanged. Bodies in any other format are decompressed when they are
+delivered, and remain compressed on disk. A log written by Tidewheel contains gzip bodies. It may also contain
+zlib bodies that the C++ client declares as gzip, which clients in other languages cannot read. The LZ4 and
+Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be decompressed, or if its
+decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered as stored. Tools use
+the limit `BODY_UNPACKED_BYTES_MAX`. The stored body is identical to the body that was sent, because its CRC
+is correct. Clients apply their 4 MiB limit before compression. A larger body either is an attempt to block
+the event loop (150 ms for 60 MiB) or was imported from a broker with different settings.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ from tidewheel.errors import LibraryMissing
 
 _GZIP_START: Final = b"\x1f\x8b"
 _RATIO_MAX: Final = 1_032
-"""The maximum ratio of decompressed to compressed bytes with zlib."""
+"""The maximum ratio of decompressed bytes to compressed bytes with zlib."""
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return a body in a form that clients can read, and whether this form is gzip.
+    """Return a body in a format that clients can read, and whether this format is gzip.
 
-    Raise `LibraryMissing` if the library for the compression is not installed.
+    Raise `LibraryMissing` if the required compression library is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body, False
@@ -53,9 +55,9 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return the maximum number of bytes that were decompressed to deliver a compressed body.
+    """Return the maximum number of bytes that were decompressed in order to deliver a compressed body.
 
-    Before a body is delivered as stored, it may have been decompressed up to the limit.
+    A body that is delivered as stored may have been decompressed up to the limit.
     """
     if given is not stored or stored.startswith(_GZIP_START):
         return len(given)
@@ -63,10 +65,10 @@ def unpacked_bytes(stored: bytes, given: bytes) -> int:
 
 
 def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:
-    """Return the decompressed body, or the stored body if the body cannot be decompressed.
+    """Return the decompressed body, or the stored body if it cannot be decompressed.
 
-    `bytes_max` is the maximum number of decompressed bytes. Raise `LibraryMissing` if the library for the
-    compression is not installed.
+    `bytes_max` is the maximum size of the decompressed body. Raise `LibraryMissing` if the required
+    compression library is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -75,7 +77,7 @@ def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) 
         unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body, bytes_max)
     except MemoryError:
         raise
-    except Exception:  # Each library raises its own exceptions.
+    except Exception:  # Each library raises exceptions of its own.
         return body
     return body if len(unpacked) > bytes_max else unpacked
 
@@ -98,7 +100,10 @@ def _load(library: str) -> ModuleType:
 
 
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
-    """Decompress zlib or gzip, which zlib distinguishes if 32 is added to the window bits."""
+    """Decompress zlib or gzip data.
+
+    If 32 is added to the window bits, zlib detects the format automatically.
+    """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
 

@@ -1,20 +1,23 @@
-"""Frozen tables whose rows are copied after the freeze, in slices, and each row before a change.
+"""Implements tables whose rows are copied in batches after the table has been captured.
 
-    freeze            the references of the table are copied, in one step
-    take(count)       rows are copied, in the order of the table, until no rows are left
-    before_change     the row of a key is copied, before its value changes in place or is removed
+Before a row changes, it is copied first.
+
+    freeze            the references of the table are copied in one step
+    take(count)       rows are copied, in the order of the table, until all rows have been copied
+    before_change     the row for a key is copied before its value is modified in place or removed
 
 Rules:
-- A row has its state at the time of the freeze, regardless of the time of the copy. A key that was added
-  after the freeze has no row.
-- A copied row never changes. Rows are converted to JSON in a worker (`commitlog.snapshot`).
-- A table has one open freeze at a time. A second freeze first copies the remaining rows of the first freeze.
+- Each row has the state at the time of the capture, regardless of when it is copied. A key that is added
+  after the capture does not have a row.
+- A copied row never changes. Rows are converted to JSON in a worker thread (`commitlog.snapshot`).
+- A table can have only one open capture at a time. If a second capture is started, the remaining rows of the
+  first capture are copied first.
 
-Cost, measured with queues that have one entry in memory: 0.9 us per row, up to 2.2 ms for a slice of 1,000
-rows, and two dictionary look-ups per change while the freeze is open. Weak spot: the references are copied in
-one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
+Cost: For queues with one entry in memory, copying takes 0.9 us per row, and up to 2.2 ms for a batch of 1,000
+rows. Each change requires two dictionary lookups as long as the capture is open. Weak spot: The references
+are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
 
-Source: the checkpoint by copy on update in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
+Source: The copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
 Consistent Applications", SIGMOD 2011.
 """
 
@@ -29,10 +32,10 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows of a table at the time of construction, built by `row` from keys and results of `taken`.
+    """The rows of a table at the time of construction.
 
-    `taken` runs in the thread of the table, and `row` may run in any thread. A value for which `taken`
-    returns None has no row.
+    `row` builds each row from a key and the result of `taken`. `taken` is called in the thread of the table,
+    and `row` may be called in any thread. If `taken` returns None for a value, the value does not have a row.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class DeferredRows(Generic[Key, Value]):
         self._take, self._row = taken, row
         self._taken: dict[Key, Any] = {}
         self.is_open = bool(table)
-        """Whether some rows have not been copied yet."""
+        """True if some rows have not been copied yet."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeferredRows) and [*self] == [*other]
@@ -55,18 +58,24 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return each key with the copy of its value, in the table's thread unless all rows are copied."""
+        """Return each key with the copy of its value.
+
+        Unless all rows have been copied, the caller must be in the table's thread.
+        """
         self.take_all()
         rows = ((key, self._taken[key]) for key in self._values)
         return ((key, taken) for key, taken in rows if taken is not None)
 
     def before_change(self, key: Key) -> None:
-        """Copy the row of a key before its value changes, unless the row has been copied."""
+        """Copy the row for a key before its value changes, unless the row has already been copied."""
         if self.is_open and key in self._values and key not in self._taken:
             self._taken[key] = self._take(self._values[key])
 
     def take(self, count: int) -> int:
-        """Copy up to `count` rows, and return the number of visited keys, which is lower at the end."""
+        """Copy up to `count` rows, and return the number of keys visited.
+
+        At the end of the table, this number is lower than `count`.
+        """
         looked_at = 0
         for key in islice(self._left, count):
             self.before_change(key)

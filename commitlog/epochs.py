@@ -1,10 +1,12 @@
-"""The epochs of a cluster (`services.broker.spine.epoch`) in a log. A broker outside a cluster has no epochs.
+"""Determines the epochs of a cluster (`services.broker.spine.epoch`) in a log.
 
-An epoch begins with an epoch record in the log, so the epoch records divide the log. If the beginning of the
-log is present, or the first epoch record begins epoch 1, records before the first epoch record belong to
-epoch 0. Records of epoch 0 were stored by a broker outside a cluster. Otherwise retention has deleted the
-record of an earlier epoch, whose number is unknown. If the log contains no epoch record, all records belong
-to the epoch of the log's end.
+The log of a broker outside a cluster has no epochs.
+
+Each epoch begins with an epoch record in the log, so the epoch records divide the log. Records before the
+first epoch record belong to epoch 0 if the beginning of the log still exists, or if the first epoch record
+begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. Otherwise, the record of an
+earlier epoch was deleted by retention, and the number of that epoch is unknown. If the log contains no epoch
+record, all records belong to the epoch at the end of the log.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """An epoch, which begins at a log offset. `number` and `began_ms` are None if unknown.
+    """An epoch that begins at a log offset. If `number` and `began_ms` are unknown, they are None.
 
     `node` is the leader of the epoch, or "" if the leader is unknown.
     """
@@ -30,14 +32,15 @@ class EpochRange(NamedTuple):
 
 
 def begun_by(one: Record) -> EpochRange:
-    """Return the epoch that an epoch record begins."""
+    """Return the epoch that begins with an epoch record."""
     (fact,) = facts_of(one)
     assert isinstance(fact, EpochBegun), "a record that begins no epoch"
     return EpochRange(one.physical_offset, fact.number, one.store_ms, fact.node)
 
 
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
-    """Return the epochs of a log in order, from the remaining epoch records and the epoch of the end."""
+    """Return the epochs of a log in order, based on the remaining epoch records and the epoch at the end of
+    the log."""
     found = sorted(begun)
     if not found:
         return [EpochRange(first_offset, end_epoch)] if first_offset and end_epoch else []
@@ -56,7 +59,7 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the leader at the store time of a record, or "" without a leader or if it is unknown."""
+    """Return the leader at the time when a record was stored, or "" if there was none or it is unknown."""
     found = _around(epochs, physical_offset)
     return "" if found is None else found.node
 

@@ -1,4 +1,4 @@
-"""Errors of the files of a store, and of the disk.
+"""Defines the errors that concern the files of a store or the disk.
 
     StoreError
     |-- NoRecords                              the store has no records yet
@@ -8,7 +8,7 @@
     ConfigurationError
     |-- AssertionsOff                          Python runs without assertions
 
-The families of errors and their rules are in `tidewheel/errors.py`.
+The groups of errors and the rules for them are described in `tidewheel/errors.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""The error numbers of a full disk and of an exhausted quota."""
+"""The error numbers for a full disk and an exceeded quota."""
 
 
 class StoreError(TidewheelError):
@@ -88,10 +88,10 @@ class AssertionsOff(ConfigurationError):
 
 
 def disk_error(error: OSError, doing: str, then: str) -> StoreError:
-    """Return the error for a failed operating system call.
+    """Return the error for a failed system call.
 
-    The error contains the operation, the path, the reason, and advice. `then` is the advice for the time
-    after the repair of the disk.
+    The error contains the operation, the path, the reason, and advice. `then` is the advice that applies
+    after the disk has been repaired.
     """
     place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
     reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."

@@ -1,16 +1,16 @@
-"""The log offset in an imported store at which the records written by Tidewheel begin.
+"""Defines the log offset at which the records written by Tidewheel begin in an imported store.
 
-An import copies an Apache RocketMQ log unchanged, and RocketMQ writes a whole-record CRC only if configured
-to. The file `imported` contains the log offset at which the copied log ended:
+An import copies an Apache RocketMQ log unchanged. RocketMQ writes a CRC for the whole record only if it is
+configured to do so. The file `imported` contains the log offset at which the copied log ended:
 
-    below it         a record without the CRC property is sound if its lengths are consistent, its body
-                     matches the body CRC, and its offset is correct, as in the checks of RocketMQ
-    from it on       Tidewheel wrote each record; a record without a correct whole-record CRC is damaged
+    below it         a record without the CRC property is intact if its length fields are consistent, its body
+                     matches the body CRC, and its offset is correct, as in RocketMQ's own checks
+    from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
-Therefore a flipped bit in a topic or property of a copied record is not detected, as before the copy. All
-other checks are the same for copied records. If a copied record has the CRC property, the CRC is checked. The
-file `imported` has the format of `durable` (see `commitlog.layout`), and is written once and synced. A store
-without the file contains only records of Tidewheel.
+Therefore, a flipped bit in a topic or property of a copied record is not detected. The same was true before
+the copy. All other checks are the same for copied records. If a copied record has a CRC property, the CRC is
+verified. The file `imported` has the same format as `durable` (see `commitlog.layout`). It is written once
+and synced. If a store does not have this file, all of its records were written by Tidewheel.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset from which all records are by Tidewheel, or 0 if the store was not imported.
+    """Return the log offset from which all records were written by Tidewheel, or 0 if the store was not
+    imported.
 
-    Raise `StoreDamaged` if the file has no valid offset, or OSError if the disk fails.
+    Raise `StoreDamaged` if the file does not contain a valid offset, or OSError if the disk fails.
     """
     size = disk.size(PATH)
     if size < 0:
@@ -43,7 +44,7 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Record durably that the log below `offset` was copied, or raise OSError if the disk fails."""
+    """Durably record that the log below `offset` was copied, or raise OSError if the disk fails."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 

@@ -1,8 +1,10 @@
-"""Inner batches of RocketMQ: records with several messages (sys_flag 0x80), in topics of type BatchCQ.
+"""Reads inner batches of RocketMQ, which are records that contain several messages (sys_flag 0x80).
 
-The property INNER_NUM of an inner batch is the number of its queue offsets, beginning at the queue offset of
-the record. Each queue offset of an inner batch leads to the record, and `pick` extracts the message of one
-queue offset. The decompressed body contains these fields for each message, without gaps:
+They occur in topics of type BatchCQ.
+
+The property INNER_NUM of an inner batch is the number of its queue offsets, which begin at the queue offset
+of the record. Each queue offset of an inner batch refers to the whole record, and `pick` extracts the message
+with a given queue offset. The decompressed body contains the following fields for each message, without gaps:
 
     offset width  field
     0      4      length, including these 4 bytes
@@ -40,10 +42,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message at `queue_offset` of an inner batch, or any other record unchanged.
+    """Return the message at `queue_offset` of an inner batch. Any other record is returned unchanged.
 
-    Raise `StoreDamaged` if the batch does not contain the message, or `LibraryMissing` if the library for the
-    compression of the batch is not installed.
+    Raise `StoreDamaged` if the batch does not contain the message, or `LibraryMissing` if the required
+    compression library is not installed.
     """
     if not record.sys_flag & INNER_BATCH:
         return record
@@ -65,7 +67,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """Return (flag, body, properties) of one message of a decompressed inner batch."""
+    """Return (flag, body, properties) for a message in a decompressed inner batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

@@ -28,7 +28,7 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""The file of each kept record, the position in the file, and the length in bytes, by log offset."""
+"""The file of each kept record, its position in the file, and its length in bytes, keyed by log offset."""
 
 
 class Keep:
@@ -39,9 +39,10 @@ class Keep:
         self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
-        """The records that may still be needed, by file. The last record of a file is checked first."""
+        """The records that may still be needed, grouped by file. The last record of a file is checked
+        first."""
         self.damaged: list[str] = []
-        """Descriptions of the damage in the keep files."""
+        """Descriptions of the damage to keep files."""
         self.damaged_bytes = 0
         for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
@@ -53,7 +54,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Add the keep file of the deletion up to `cut_offset`, or raise OSError if the disk fails."""
+        """Add the keep file of the retention run up to `cut_offset`, or raise OSError if the disk fails."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -67,13 +68,16 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Add a keep file with the given places of records."""
+        """Add a keep file that contains records at the given positions."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
 
     def read(self, physical_offset: int) -> bytes:
-        """Return the bytes of a kept record, or raise `StoreDamaged` if it was not kept, or OSError."""
+        """Return the bytes of a kept record.
+
+        Raise `StoreDamaged` if the record was not kept, or OSError if the disk fails.
+        """
         place = self._places.get(physical_offset)
         if place is None:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
@@ -84,10 +88,11 @@ class Keep:
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Remove the keep files without needed records, and return their paths, for the caller to delete.
+        """Remove the keep files that contain no needed records, and return their paths so that the caller can
+        delete them.
 
-        A record that is not needed is never needed again, and is therefore checked only once. A call checks a
-        slice of each file at most.
+        Once a record is no longer needed, it is never needed again, and is therefore not checked again. Each
+        call checks only a limited number of records in each file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -103,19 +108,22 @@ class Keep:
 
 
 def path_of(cut_offset: int) -> str:
-    """Return the path of the keep file of a deletion up to `cut_offset`."""
+    """Return the path of the keep file of the retention run up to `cut_offset`."""
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
-    """Return the places of the intact records of a keep file, with `imported_until` as in `records`."""
+    """Return the positions of the intact records in a keep file.
+
+    `imported_until` has the same meaning as in `records`.
+    """
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
 
 def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (physical offset, position, length) of each intact record in a keep file.
+    """Yield (physical offset, position, length) for each intact record in a keep file.
 
-    Damaged bytes are skipped. Records below log offset `imported_until` were imported (see
+    Damaged bytes are skipped. Records below the log offset `imported_until` were imported (see
     `commitlog.imported`).
     """
     position = 0
@@ -131,7 +139,8 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the given bytes are one whole record, unchanged since its append."""
+    """Return whether the given bytes are a single complete record that has not changed since it was
+    appended."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -1,4 +1,4 @@
-"""The kinds of records, for the broker, the tools of a store, the audit, and `explain`.
+"""Defines the kinds of records for the broker, the store tools, the audit, and `explain`.
 
     kind          topic                       begins  ends
     normal        the topic of the message
@@ -15,10 +15,11 @@
     system        internal topics, for users and rules (TW_SYS_AUTH), for operators' acts
                   (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
-A message of any kind that carries a cancel also ends a timer. TW_CANCELS contains the timer's offset, a
-space, and the due time. A delivered message may contain the TW_CANCELS of its timer record, whose cancel was
-applied earlier. RocketMQ neither queues nor indexes records of type 12, so readers of RocketMQ skip these
-records. The modules that write system records describe the bodies, and docs/ARCHITECTURE.md lists all kinds.
+A message of any kind that contains a cancellation also ends a timer. TW_CANCELS contains the offset of the
+timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its timer record.
+This cancellation was already applied. RocketMQ does not queue or index records of type 12, so these records
+are skipped by RocketMQ readers. The bodies of system records are described in the modules that write them,
+and all kinds are listed in docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 TASK_TOPIC: Final = "TW_SYS_TASK"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""The prefix of the name of a dead letter topic, before the group."""
+"""The prefix of the name of a dead letter topic, which is followed by the name of the group."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
 """The reserved name of the group that acknowledges redriven and purged dead letters."""
 
@@ -100,7 +101,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """The outcome of a timer. The outcome UNREADABLE means that every copy of its record is lost."""
+    """The outcome of a timer. The outcome UNREADABLE means that all copies of the timer's record are lost."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -111,7 +112,10 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """The end of a timer, with the outcome, the due time, and the topic, which is empty if unknown."""
+    """The end of a timer, with the outcome, the due time, and the topic.
+
+    The topic is empty if it is unknown.
+    """
 
     timer_offset: int
     end: End
@@ -130,14 +134,14 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """Return the kind of the records of a topic, which is "normal" for the topics of users."""
+    """Return the kind of the records in a topic, which is "normal" for user topics."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
 
 
 def endings(record: Record) -> Iterator[TimerEnded]:
-    """Yield the ends of timers that a record contains."""
+    """Yield the timer ends that a record contains."""
     if _OURS not in record.properties:
         return
     stored = properties.of_record(record)
@@ -162,7 +166,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return the properties of a timer record for a copy, without the ends of timers."""
+    """Return the properties of a timer record for a copy, without any timer ends."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

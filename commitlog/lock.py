@@ -1,15 +1,18 @@
-"""The lock of a store for one broker: a POSIX record lock on byte 0 of the file `lock`, and a folder lock.
+"""Implements the lock that reserves a store for one broker.
 
-Apache RocketMQ locks the same byte, so that RocketMQ and Tidewheel never open a store at the same time. A
-POSIX record lock applies to an inode. If the file is deleted and created again, a second broker can lock the
-new file while the first broker still writes. A process also loses a POSIX record lock when it closes any
-descriptor of the file. The folder lock (flock) has neither weakness, because a folder that contains the store
-cannot be deleted, and the lock belongs to one descriptor. Both locks are taken before any other file of the
-store is read. The kernel releases both locks when the process dies. On a file system without folder locks
-(NFS), only the byte is locked.
+The lock consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
 
-Every writer of a store takes the lock. The lock also reserves the store of a node (`layout.CLUSTER`) for the
-node, because records of another writer would not be in the shared log, and would be cut off later.
+Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
+record lock applies to an inode. If the file is deleted and created again, a second broker can lock the new
+file while the first broker is still writing. In addition, a process loses a POSIX record lock as soon as it
+closes any descriptor of the file. The folder lock (flock) does not have these weaknesses. A folder that
+contains the store cannot be deleted, and the lock belongs to a single descriptor. Both locks are acquired
+before any other file of the store is read. When the process ends, the kernel releases both locks. If the file
+system does not support folder locks (NFS), only the byte is locked.
+
+Every writer of a store acquires the lock. The lock also reserves the store of a cluster node
+(`layout.CLUSTER`) for that node. Records of another writer would not be in the shared log, and would be
+removed later.
 """
 
 from __future__ import annotations
@@ -25,33 +28,37 @@ from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-"""The error numbers that are caused by the disk, not by the choice of the folder."""
+"""The error numbers that are caused by the disk rather than by the choice of the folder."""
 HOLDER_BYTES = 32
-"""The size of the holder text, which is overwritten in place and needs no room on a full disk."""
+"""The size of the text that identifies the holder. The text is overwritten in place, so it can be written
+even if the disk is full."""
 
 
 def lock_folder(folder: int) -> None:
-    """Lock a folder by its descriptor, or raise BlockingIOError if another process holds the lock."""
+    """Lock a folder through its descriptor, or raise BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:
-        return  # The file system has no folder locks.
+        return  # The file system does not support folder locks.
 
 
 class StoreLock:
-    """The lock of the store in the folder `root`, which is created if missing. `is_node` is set by nodes."""
+    """The lock of the store in the folder `root`, which is created if it does not exist.
+
+    `is_node` is set by cluster nodes.
+    """
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:
         self._root, self._is_node = root, is_node
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Take the lock, or raise `StoreLocked` with the name of the holder if another process has the lock.
+        """Acquire the lock. If another process holds it, raise `StoreLocked` with the name of the holder.
 
-        Raise `StoreOfCluster` if the store belongs to a node and `is_node` is false, `NoRoom` or `DiskFailed`
-        if the disk is full or fails, and `StoreError` if the folder cannot be used.
+        Raise `StoreOfCluster` if the store belongs to a cluster node and `is_node` is false. Raise `NoRoom`
+        if the disk is full, `DiskFailed` if the disk fails, or `StoreError` if the folder cannot be used.
         """
         assert not self._descriptors, "it is held already"
         if not self._is_node and (self._root / CLUSTER).exists():
@@ -72,17 +79,17 @@ class StoreLock:
                 f"{self._root} is held by {holder}. Stop it, or choose another --store."
             ) from error
         self._descriptors = [descriptor, folder]
-        # The holder text is informational, and a full disk must not prevent a startup.
+        # The text that identifies the holder is informational, and a full disk must not prevent startup.
         with suppress(OSError):
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
+        """Release the lock if it is held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _open(self) -> tuple[int, int]:
-        """Open the lock file, unless it is a symbolic link, and the folder."""
+        """Open the folder and the lock file. The lock file must not be a symbolic link."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Messages in the form of producers and consumers, independent of the protocol.
+"""Represents messages as seen by producers and consumers, independent of the protocol.
 
-A `Message` is the user's view of a message, and a `commitlog.record.Record` is the form of a message on disk.
-`commitlog.properties` converts between messages and records.
+A `Message` represents a message as seen by the user, and a `commitlog.record.Record` represents it as stored
+on disk. `commitlog.properties` converts between the two forms.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 Host = tuple[str, int]
-"""An address as a pair of IP text and port."""
+"""An address, which consists of an IP address as text and a port."""
 
 
 class MessageType(Enum):
-    """The type of messages that a topic accepts. MIXED accepts all types except PRIORITY and LITE.
+    """The message type that a topic accepts. MIXED accepts all types except PRIORITY and LITE.
 
-    The values of the members are RocketMQ's names. In a topic of type PRIORITY, each queue is a priority, and
-    messages of a higher queue are delivered first. In a topic of another type, queues are read in rotation,
-    and a priority would have no effect. A topic of type LITE contains many lite topics. Each message of the
-    topic names a lite topic, and is delivered to the subscribers of the lite topic.
+    The values of the members are the names used by RocketMQ. In a topic of type PRIORITY, each queue has a
+    priority, and messages in a higher queue are delivered first. In topics of other types, the queues are
+    read in rotation, so a priority would have no effect. A topic of type LITE contains many lite topics. Each
+    message in the topic specifies a lite topic, and is delivered to the subscribers of that lite topic.
     """
 
     NORMAL = "NORMAL"
@@ -33,12 +33,12 @@ class MessageType(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """One message.
+    """A message as sent by a producer or received by a consumer.
 
-    `delivery_ms` is the wall time of delivery in milliseconds since 1970, or None for immediate delivery.
-    `gzip` is true if the body is compressed in transport. `check_immunity_ms` is the time before the first
-    check-back of a half message, or None for the topic's default. `priority` is 0 for the lowest priority, or
-    None without a priority. `lite_topic` is the lite topic of the message under its topic.
+    `delivery_ms` is the delivery time in milliseconds since 1970, or None for immediate delivery. `gzip` is
+    true if the body is compressed during transport. `check_immunity_ms` is the time before the first
+    check-back of a half message, or None to use the topic's default. `priority` is None if the message has no
+    priority. The lowest priority is 0. `lite_topic` is the lite topic of the message within its topic.
     """
 
     topic: str
@@ -60,7 +60,10 @@ class Message:
 
     @property
     def message_type(self) -> MessageType:
-        """The type by the first attribute present: transaction, delay, FIFO, priority, or lite."""
+        """The type of the message.
+
+        It is determined by the first attribute that is present: transaction, delay, FIFO, priority, or lite.
+        """
         if self.transactional:
             return MessageType.TRANSACTION
         if self.delivery_ms is not None:

@@ -1,8 +1,8 @@
-"""The properties of a record, encoded as pairs `name 0x01 value 0x02` in UTF-8, with RocketMQ's names.
+"""Encodes the properties of a record as pairs `name 0x01 value 0x02` in UTF-8, using RocketMQ's names.
 
-By the rules of RocketMQ's `MessageDecoder`, the writer ends every pair with 0x02. The reader accepts a
-missing last 0x02, drops pairs without a value, and uses the last of several pairs with the same name. The
-encoding has no escape characters, so names and values with 0x01 or 0x02 are refused before encoding.
+As in RocketMQ's `MessageDecoder`, a writer ends every pair with 0x02. A reader accepts a missing final 0x02,
+drops pairs without a value, and uses the last pair if several pairs have the same name. The encoding has no
+escape characters, so names and values that contain 0x01 or 0x02 are rejected before encoding.
 """
 
 from __future__ import annotations
@@ -47,17 +47,20 @@ SHOWN: Final = frozenset({
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
     REDRIVE_OF, ORIGIN_TOPIC,
 })  # fmt: skip
-"""The reserved properties that consumers see: the schedule, and the reasons for a dead letter."""
+"""The reserved properties that are visible to consumers: the schedule and the reasons for a dead letter."""
 _HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
-    """Return the encoded pairs, except for pairs with an empty value, which no reader would return."""
+    """Return the encoded pairs.
+
+    Pairs with an empty value are omitted, because no reader would return them.
+    """
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the pairs in the encoded bytes, except for malformed pairs."""
+    """Return the pairs in the encoded bytes. Malformed pairs are omitted."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -67,7 +70,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the pairs in the encoded bytes as bytes of valid UTF-8, except for malformed pairs."""
+    """Return the pairs in the encoded bytes as UTF-8 bytes. Malformed pairs are omitted."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -79,7 +82,10 @@ def pairs(stored: bytes) -> dict[bytes, bytes]:
 
 
 def of_record(record: Record) -> dict[str, str]:
-    """Return the pairs of a record's properties, parsed once, in a dictionary that must not be changed."""
+    """Return the pairs of a record's properties as a dictionary that must not be modified.
+
+    The properties are parsed only once.
+    """
     parsed = record.parsed
     if parsed is None or parsed[0] is not record.properties:
         parsed = record.parsed = record.properties, decode(record.properties)
@@ -87,10 +93,10 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message, marks: str = "") -> bytes:
-    """Return the stored bytes of a message's attributes, after its own properties, which have no reserved
-    names.
+    """Return the encoded attributes of a message.
 
-    `marks`, which are encoded pairs, are appended. Cost: half of the cost of a dictionary that is encoded.
+    They follow the message's own properties, which do not have reserved names. `marks`, which contains
+    encoded pairs, is appended. This takes half the time of encoding a dictionary.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -113,14 +119,21 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 
 def _keys_pairs(keys: tuple[str, ...]) -> str:
-    """Return the pairs of keys: RocketMQ's KEYS, joined by spaces, and lengths if keys contain spaces."""
+    """Return the pairs for the keys.
+
+    These are RocketMQ's KEYS, which are separated by spaces, and the lengths of the keys if any of them
+    contains a space.
+    """
     lengths = key_lengths(keys)
     more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
     return f"{KEYS}\x01{' '.join(keys)}\x02{more}"
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys by KEYS and KEY_LENGTHS, or the words of KEYS if the lengths do not match."""
+    """Return the keys according to KEYS and KEY_LENGTHS.
+
+    If the lengths do not match, return the words of KEYS.
+    """
     words = tuple([word for word in joined.split(" ") if word])
     if not lengths:
         return words
@@ -134,16 +147,17 @@ def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
 
 
 def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys of a message as the producer sent them."""
+    """Return the keys of a message as they were sent by the producer."""
     joined = stored.get(KEYS)
     return keys_in(joined, stored.get(KEY_LENGTHS, "")) if joined else ()
 
 
 def to_message(record: Record) -> Message:
-    """Return the message in a record, under its real topic, as the inverse of `encode_message`.
+    """Return the message in a record, under its real topic. This is the inverse of `encode_message`.
 
-    The broker's own properties are omitted, except the due time, which is `delivery_ms`. The body is plain or
-    gzip. Raise `LibraryMissing` if the library to decompress the body of an imported record is not installed.
+    The broker's own properties are omitted, except for the due time, which is returned as `delivery_ms`. The
+    body is either uncompressed or in gzip format. Raise `LibraryMissing` if the library that is required to
+    decompress the body of an imported record is not installed.
     """
     stored = of_record(record)
     get = stored.get
@@ -170,13 +184,14 @@ def to_message(record: Record) -> Message:
 
 
 def priority_of(text: str) -> int | None:
-    """Return the priority in a property, or None for a value that no client can set."""
+    """Return the priority stored in a property, or None if the value cannot have been set by a client."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """Return the value of a property without parsing the others, or "" if the property is missing."""
+    """Return the value of a property without parsing the other properties, or "" if the property is
+    missing."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -191,5 +206,6 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """Return the bytes that precede the value of a property, after another property and at the start."""
+    """Return the bytes that precede the value of a property, both after another property and at the
+    beginning."""
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

@@ -1,4 +1,4 @@
-"""The choice of the segment size of a new store, by the free space of the disk.
+"""Chooses the segment size of a new store based on the free disk space.
 
     free space   segment    used at once
     >= 256 GiB     1 GiB       2 GiB
@@ -7,8 +7,8 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-The free space must also fit a reserve of the size of a segment. The segment size is chosen once, when the
-store is created, unless `--segment-bytes` is given.
+The free space must also be sufficient for a reserve file with the size of a segment. The segment size is
+chosen once, when the store is created. It can be overridden with `--segment-bytes`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""The minimum free space, in segments: the log, the reserve, the next segment, and other files."""
+"""The minimum free space in segments, which includes the log, the reserve, the next segment, and other
+files."""
 MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """Return the segment size in bytes of a new store on a volume with the given free space."""
+    """Return the segment size in bytes for a new store on a volume with the given free space."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -35,9 +36,10 @@ def segment_bytes_for(free_bytes: int) -> int:
 
 
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
-    """Return the segment size in bytes of a new store: `wanted`, or a size that fits the volume.
+    """Return the segment size in bytes for a new store, which is either `wanted` or a size that fits the
+    volume.
 
-    Raise `NoRoom` if a new store with the segment size could not store a message.
+    Raise `NoRoom` if a new store with this segment size would not have enough space to store a message.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

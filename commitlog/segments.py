@@ -1,10 +1,12 @@
-"""The segments of a log, in which the segment of a log offset is found by name, never by division.
+"""Manages the segments of a log.
 
-A segment begins at the log offset in its name and ends at the start of the next segment. The last segment has
-the size in the file `format`, which is written once when the store is created. Therefore a store whose
-segments differ in size is read like any other store. Version 1 derived the size from the files, and a kill at
-the wrong moment could leave segments of other sizes. In a store of version 1, a record that did not fit in a
-segment may also extend beyond the start of the next segment.
+The segment that contains a log offset is found by file name, and is never computed by division.
+
+A segment begins at the log offset in its file name and ends at the start of the next segment. The size of the
+last segment is specified in the file `format`, which is written once when the store is created. Therefore, a
+store with segments of different sizes is read in the same way as any other store. In version 1, the size was
+derived from the files, and a kill at the wrong moment could leave segments of different sizes. In a store of
+version 1, a record that did not fit in a segment may also extend beyond the start of the next segment.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """The segments of a log by first offset. The last segment has `segment_bytes` bytes."""
+    """The segments of a log, keyed by first offset. The last segment has a size of `segment_bytes`."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -27,25 +29,25 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Return the segments whose files are on disk, or raise `StoreError` for another file name."""
+        """Return the segments whose files are on disk, or raise `StoreError` if there is any other file."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk, end_offset: int) -> None:
-        """Update the list with the segments that are on disk and begin before the log's end.
+        """Update the list with the segments that are on disk and begin before the end of the log.
 
-        A tail that was not cut may follow the log's end (`LogScan.keep_tail`). Raise `StoreError` for another
-        file name.
+        The end of the log may be followed by a tail that was kept (`LogScan.keep_tail`). Raise `StoreError`
+        if there is any other file.
         """
         self._firsts = [first for first in layout.segment_offsets(disk) if first < end_offset]
 
     @property
     def first_offsets(self) -> list[int]:
-        """The first offsets of the segments, ascending."""
+        """The first offsets of the segments in ascending order."""
         return self._firsts
 
     @property
     def end_offset(self) -> int:
-        """The log offset at which the last segment ends, or 0 without segments."""
+        """The log offset at which the last segment ends, or 0 if there are no segments."""
         return self._firsts[-1] + self.segment_bytes if self._firsts else 0
 
     def first_of(self, offset: int) -> int:
@@ -60,9 +62,9 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the path of the file that contains a log offset, and the byte position in the file.
+        """Return the path of the file that contains a log offset, and the byte position within the file.
 
-        Raise `StoreDamaged` if the segment of the offset was deleted.
+        Raise `StoreDamaged` if the segment that contains the offset was deleted.
         """
         first_offset = self.first_of(offset)
         if offset < first_offset:
@@ -75,9 +77,9 @@ class Segments:
         self._firsts.append(first_offset)
 
     def cut(self, first_offset: int) -> None:
-        """Remove the segments that end at or before a log offset, except the last segment."""
+        """Remove the segments that end at or before a log offset. The last segment is never removed."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
-        self._firsts = self._firsts[place:]  # Another thread may be reading the old list.
+        self._firsts = self._firsts[place:]  # Another thread may still be reading the old list.
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
         """Return the first offsets of the segments that overlap the range between two log offsets."""
@@ -85,12 +87,12 @@ class Segments:
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that are entirely between two log offsets."""
+        """Return the first offsets of the segments that lie entirely between two log offsets."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all segments have the same size."""
+        """True if all segments have the same size."""
         return all(end - first == self.segment_bytes for first, end in pairwise(self._firsts))

@@ -1,8 +1,11 @@
-"""A view of a file like a memory map, but with reads, so that an I/O error raises OSError.
+"""Implements a view of a file that is similar to a memory map.
 
-If a page of a mapped file cannot be read from the disk, or was truncated meanwhile, SIGBUS ends the process.
-Therefore no file of a store is mapped. Slices are read on demand, through a window of `WINDOW_BYTES` that
-moves forward, so a scan takes one read of the file and the memory of one window.
+The view uses reads, so that an I/O error raises OSError.
+
+If a page of a mapped file cannot be read from disk or has been truncated in the meantime, the process is
+terminated by SIGBUS. Therefore, the files of a store are never mapped. Slices are read on demand through a
+window of `WINDOW_BYTES` that moves forward. Therefore, a scan reads the file once and uses the memory of one
+window.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from typing import Final
 
 WINDOW_BYTES: Final = 1024 * 1024
 Read = Callable[[int, int], bytes]
-"""A function that returns `length` bytes from `position`, or fewer at the end of the file."""
+"""A function that returns `length` bytes starting at `position`, or fewer bytes at the end of the file."""
 
 
 class View:
-    """A view of the first `length` bytes of a file that the function `read` reads."""
+    """A view of the first `length` bytes of a file, which are read by the function `read`."""
 
     __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
 
@@ -33,7 +36,10 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Return the bytes of a slice up to the view's end, or raise OSError, also for a truncated file."""
+        """Return the bytes of a slice, up to the end of the view.
+
+        Raise OSError if a read fails or the file is truncated.
+        """
         start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
         assert start >= 0
         assert stop >= 0
@@ -46,21 +52,25 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return a view of the same file up to `end`."""
+        """Return a view of the same file that ends at `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return a view of the same bytes with a window of another size, for many small views."""
+        """Return a view of the same bytes with a different window size, which is useful for many small
+        views."""
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield the positions of matches of a pattern, each of `match_bytes` bytes, from a position on."""
+        """Yield the positions of all matches of a pattern, starting at a position.
+
+        Each match has a length of `match_bytes`.
+        """
         while position < self._length:
             end = min(position + self._window_bytes, self._length)
             for match in pattern.finditer(bytes(self[position:end])):
                 yield position + match.start()
-            # The windows overlap by `match_bytes - 1` bytes, so that a match across two windows is found
-            # once.
+            # The windows overlap by `match_bytes - 1` bytes, so that a match that spans two windows is found
+            # exactly once.
             position = end - match_bytes + 1 if end < self._length else end
 
     def _move(self, start: int, stop: int) -> None:

@@ -1,1 +1,2 @@
-"""The state of deliveries: the index of each queue, the offsets of each group, and filters."""
+"""The delivery state, which consists of the index of each queue, the offsets of each group, and the
+filters."""

@@ -1,7 +1,7 @@
-"""Folders of derived files that are set aside because a file in the folder cannot be deleted or written.
+"""Sets folders of derived files aside if a file in the folder cannot be deleted or written.
 
 The files are rebuilt from the log in a new folder. A folder that was set aside is not read, and each startup
-tries to delete the folder.
+tries to delete it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Rename a folder to `prefix` and a number, because a file in the folder cannot be deleted or written.
+    """Rename a folder to `prefix` followed by a number, because a file in it cannot be deleted or written.
 
-    Raise OSError with advice if the rename fails.
+    Raise OSError with advice for the operator if renaming fails.
     """
     names, number = {*disk.list("")}, 1
     while (free := f"{prefix}{number}") in names:
@@ -39,7 +39,7 @@ def delete_aside(disk: Disk) -> None:
             disk.delete(name)
         except SyncFailed:
             raise
-        except OSError:  # The next startup tries again, and the folder takes disk space until then.
+        except OSError:  # The next startup tries again. Until then, the folder uses disk space.
             continue
 
 

@@ -1,8 +1,8 @@
-"""The number of delivery attempts of a message, with the first and the last failure.
+"""Counts the delivery attempts of a message, and stores the first and the last failure.
 
-cause         reason for the end of the lease
+cause         reason why the lease ended
 EXPIRED       the lease time expired
-SET_ASIDE     the lease time expired after the consumer had changed the time
+SET_ASIDE     the lease time expired after it had been changed by the consumer
 GONE          the consumer had disconnected
 GIVEN_UP      the consumer gave up the message (only in dead letters, not in lease records)
 """
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Cause(IntEnum):
-    """The cause of the end of a lease without acknowledgement."""
+    """The reason why a lease ended without an acknowledgement."""
 
     EXPIRED = 1
     SET_ASIDE = 2
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class Failure(NamedTuple):
-    """A failed delivery attempt, with its time (ms since 1970), its cause, and its client."""
+    """A failed delivery attempt, with its time (in ms since 1970), its cause, and its client."""
 
     at_ms: int
     cause: int
@@ -50,7 +50,10 @@ class Attempts(NamedTuple):
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """Return the attempts with `failure`, unless it is None, as the last failure."""
+        """Return the attempts with `failure` added as the last failure.
+
+        If `failure` is None, no failure is added.
+        """
         return Attempts(self.made, self.first or failure, failure or self.last)
 
 

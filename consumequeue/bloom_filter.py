@@ -1,13 +1,13 @@
-"""A bloom filter of the keys in a run, which reads one word per key.
+"""Implements a Bloom filter for the keys of a run. Each test reads one word.
 
-A key is mixed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
-distributed. The upper 40 bits of the mixed key select a word of 64 bits, and the lower 24 bits select four
-bits of the word, which are set for every key in the run. With 12 bits per key, about 1 % of the keys that are
-not in the run are false positives.
+Keys are mixed with the finalizer of MurmurHash3, because they may be offsets, which are not evenly
+distributed. The upper 40 bits of the mixed key select a 64-bit word. The lower 24 bits select four bits in
+this word, which are set for every key in the run. With 12 bits per key, the false positive rate is about 1 %.
 
-At the beginning of a run, only an upper bound of the number of keys is known. Therefore a filter is created
-with a multiple of 64 words, and is folded afterwards. A place modulo the word count remains valid when the
-upper half of the words is combined with the lower half. Memory: 12 to 24 bits per key.
+When a run is started, only an upper bound of the number of keys is known. Therefore, a filter is created with
+a multiple of 64 words, and is reduced afterwards by folding. When the upper half of the words is combined
+with the lower half, the position of a word modulo the word count remains valid. Memory: Each key uses 12 to
+24 bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit words, used for keys and for filters."""
+"""An array of 64-bit words, which is used for keys and for filters."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""An array of bool."""
+"""An array of Boolean values."""
 
 BITS_PER_KEY: Final = 12
 _FOLDS: Final = 64
@@ -30,14 +30,17 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """The place of the word of a key before the modulo, and the bits of the key, for any filter."""
+    """The position of the word for a key (before the modulo operation) and the bits of the key.
+
+    A probe can be used with any filter.
+    """
 
     place: int
     bits: int
 
 
 def probe_of(key: int) -> Probe:
-    """Return the probe of one key."""
+    """Return the probe for a key."""
     mixed = ((key ^ (key >> 33)) * _FIRST) & _WORD
     mixed = ((mixed ^ (mixed >> 33)) * _SECOND) & _WORD
     mixed ^= mixed >> 33
@@ -46,7 +49,7 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the places and the bits of many keys, as in `probe_of`, in two arrays."""
+    """Return the positions and bits for many keys as two arrays. They are computed as in `probe_of`."""
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
     mixed ^= mixed >> _u64(33)
@@ -57,7 +60,7 @@ def probes_of(keys: Words) -> tuple[Words, Words]:
 
 
 class Filter:
-    """The bloom filter of one run."""
+    """The Bloom filter of a run."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
@@ -70,12 +73,13 @@ class Filter:
         return Filter(np.zeros(_FOLDS * (1 + key_count * BITS_PER_KEY // (64 * _FOLDS)), np.uint64))
 
     def add(self, keys: Words) -> None:
-        """Add keys."""
+        """Add keys to the filter."""
         places, bits = probes_of(keys)
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the filter in the minimum number of words for the `key_count` keys that were added."""
+        """Return the filter reduced to the minimum number of words for the `key_count` keys that were
+        added."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
@@ -84,7 +88,10 @@ class Filter:
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the key of a probe may have been added. A result of False is certain."""
+        """Return whether the key of a probe may have been added.
+
+        If the result is False, the key has not been added.
+        """
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:

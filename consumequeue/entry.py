@@ -1,4 +1,5 @@
-"""The entry of a ConsumeQueue, which locates a record in 20 bytes, in the format of Apache RocketMQ.
+"""Defines the ConsumeQueue entry, which contains the location of a record in 20 bytes, in the format of
+Apache RocketMQ.
 
     offset width  field
     0      8      physical_offset of the record
@@ -6,8 +7,8 @@
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   For a message of a lite topic, the `lite_code` of the lite topic
 
-A gap because of damage to the log is filled with entries for the damaged range, with tags_code 0, so that
-later entries keep their positions. Readers find no record in the range, and skip the entries of a gap.
+If the log is damaged, the damaged range is filled with gap entries, which have the tags_code 0. As a result,
+later entries keep their positions. Readers find no records in the range and skip the gap entries.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 ENTRY_BYTES: Final = 20
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("tags_code", ">i8")])
-"""The layout of an entry as a numpy dtype, for arrays of entries."""
+"""The NumPy dtype for the layout of an entry, which is used for arrays of entries."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ENTRY`."""
@@ -30,7 +31,7 @@ ENTRY_FORMAT: Final = struct.Struct(">qiq")
 
 
 class Entry(NamedTuple):
-    """The log offset and the size of a record, and the hash of its tag."""
+    """The log offset and size of a record, and the hash of its tag."""
 
     physical_offset: int
     record_bytes: int
@@ -38,7 +39,7 @@ class Entry(NamedTuple):
 
 
 def encode(entry: Entry) -> bytes:
-    """Return an entry encoded in 20 bytes."""
+    """Return the 20-byte encoding of an entry."""
     return ENTRY_FORMAT.pack(*entry)
 
 
@@ -48,19 +49,22 @@ def decode(stored: bytes, at: int) -> Entry:
 
 
 def decode_all(stored: bytes) -> list[Entry]:
-    """Return the entries in a multiple of 20 bytes."""
+    """Return the entries encoded in bytes whose length is a multiple of 20."""
     return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))
 
 
 @lru_cache(maxsize=16_384)
 def lite_code(lite_topic: str) -> int:
-    """Return the hash of a lite topic, which is BLAKE2b in 64 signed bits, with very rare collisions."""
+    """Return the hash of a lite topic, which is a signed 64-bit BLAKE2b hash. Collisions are very rare."""
     return int.from_bytes(blake2b(lite_topic.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str) -> int:
-    """Return Java's `String.hashCode()` of a tag, over UTF-16 code units in 32 signed bits, or 0 for ""."""
+    """Return the result of Java's `String.hashCode()` for a tag, or 0 for "".
+
+    The hash is a signed 32-bit number computed from UTF-16 code units.
+    """
     code = 0
     units = tag.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):

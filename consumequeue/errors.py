@@ -1,4 +1,4 @@
-"""Errors of filters."""
+"""Defines the errors that concern filters."""
 
 from __future__ import annotations
 

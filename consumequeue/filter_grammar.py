@@ -1,24 +1,27 @@
-"""The grammar of SQL filter expressions, with RocketMQ's keywords and the precedence of SQL92.
+"""Defines the grammar of SQL filter expressions.
 
-The table lists the levels of precedence, lowest first. Operators of one level associate from left to right.
+It has the keywords of RocketMQ and the operator precedence of SQL92.
+
+The following table lists the operators, with the lowest precedence first. Operators with the same precedence
+are left-associative.
 
     a OR b          any
     a AND b         every
-    NOT a           negation: of the whole following comparison, as in SQL92
+    NOT a           negation: applies to the whole comparison that follows, as in SQL92
     = <> IS NULL    test
     < BETWEEN IN    comparison; also > <= >= CONTAINS STARTSWITH ENDSWITH
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive, and names of properties are case-sensitive. A text ends with a quote, and two
-quotes in a text represent one quote. `--` begins a comment up to the end of the line, and `/* */` encloses a
-comment. The grammar has no types. Type errors, such as an order comparison with a text, are detected when
-terms are combined (`filter_terms.py`).
+Keywords are case-insensitive, and property names are case-sensitive. A string ends with a quote. Two
+consecutive quotes within a string represent a single quote. `--` begins a comment that extends to the end of
+the line, and `/* */` encloses a comment. The grammar does not include types. Type errors, such as an order
+comparison with a string, are detected when terms are combined (`filter_terms.py`).
 
-The parser is LALR(1), with one pass, no backtracking, and its stack on the heap. Therefore time and memory
-are linear in the length of the expression, which is bounded. Each keyword is a regular expression that must
-not be followed by a name character, because a plain "or" would split the name `order`. The name of a property
-must not be a keyword.
+The parser is an LALR(1) parser, which makes a single pass without backtracking and keeps its stack on the
+heap. Therefore, the required time and memory are linear in the length of the expression, which is limited.
+Each keyword is defined by a regular expression that does not match if a name character follows. Otherwise,
+the keyword "or" would split the name `order`. A property name must not be a keyword.
 """
 
 from __future__ import annotations
@@ -111,4 +114,5 @@ SHOWN: Final = {
     "_EQUAL": "'='",
     "_UNEQUAL": "'<>'",
 }
-"""The names of terminals in error messages. The name "" is omitted, and a keyword is its own name."""
+"""The names of terminals that are used in error messages. A terminal with the name "" is omitted, and a
+keyword has its own name."""

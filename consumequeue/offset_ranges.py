@@ -1,9 +1,11 @@
-"""A set of queue offsets, stored as ranges, whose size depends on the number of holes, not of offsets.
+"""Implements a set of queue offsets that is stored as ranges.
 
-The ranges are stored in two sorted lists of starts and ends (exclusive), and are never adjacent. An addition
-at the end of the last addition, which is usual for acknowledgements, changes one end. Other additions take a
-binary search and move the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue in which
-every second message is acknowledged has one range per acknowledged message.
+Its size depends on the number of holes rather than the number of offsets.
+
+The starts and the exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If
+offsets are added at the end of the last range, as is usual for acknowledgements, only one end is changed. Any
+other addition requires a binary search and moves the tails of the lists. Weak spot: `take_out` rewrites both
+lists. If every second message of a queue is acknowledged, there is one range for each acknowledged message.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
-    """A set of offsets, initially from ranges (first, count)."""
+    """A set of offsets, which is initialized with ranges (first, count)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -25,7 +27,7 @@ class OffsetRanges:
 
     @property
     def end(self) -> int:
-        """The first offset after all offsets in the set, or 0 if the set is empty."""
+        """The offset after the last offset in the set, or 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def __contains__(self, offset: int) -> bool:
@@ -33,7 +35,7 @@ class OffsetRanges:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges as (first, count), ascending."""
+        """Yield the ranges as (first, count) in ascending order."""
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:
@@ -46,8 +48,9 @@ class OffsetRanges:
             self._ends[-1] = max(end, last)
             self.count += self._ends[-1] - last
             return
-        # Ranges adjacent to the new range are also merged (`left` on the ends, `right` on the firsts).
-        # Otherwise `behind` could return an offset that is in the set, between two adjacent ranges.
+        # Ranges that are adjacent to the new range are also merged (`left` is used for the ends, and `right`
+        # for the starts). Otherwise, `behind` could return an offset that is in the set, between two adjacent
+        # ranges.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))
@@ -58,7 +61,7 @@ class OffsetRanges:
         assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Remove ascending offsets, in one pass over all ranges."""
+        """Remove offsets, given in ascending order, in a single pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count

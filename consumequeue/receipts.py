@@ -1,11 +1,13 @@
-"""Receipt handles: the text form of a lease, with RocketMQ's nine fields, an epoch, and a generation.
+"""Encodes receipt handles.
+
+A receipt handle is the text form of a lease, with the nine fields of RocketMQ, an epoch, and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
 Clients treat a receipt handle as opaque. The generation is unique to one lease, so that a receipt handle is
-refused after its message was acknowledged or leased again. The epoch of the lease is omitted if it is 0.
-(RocketMQ `ReceiptHandle`.)
+rejected after its message has been acknowledged or leased again. If the epoch of the lease is 0, the epoch is
+omitted. (See `ReceiptHandle` in RocketMQ.)
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the receipt handle of a lease, with times in ms since 1970, for `decode`."""
+    """Return the receipt handle for a lease, which can be passed to `decode`. Times are in ms since 1970."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -41,7 +43,8 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation in a receipt handle, or -1 if it is malformed, to compare with the lease."""
+    """Return the generation in a receipt handle for comparison with the lease, or -1 if the handle is
+    malformed."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:
@@ -52,7 +55,7 @@ def generation_of(handle: str) -> int:
 def decode(handle: str) -> Receipt:
     """Return the content of a receipt handle, or raise `InvalidReceiptHandle` if it is malformed.
 
-    The result is cached, because a receipt handle whose lease has ended is decoded twice.
+    The result is cached, because the handle of a lease that has ended is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

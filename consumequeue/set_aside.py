@@ -1,18 +1,19 @@
-"""The messages of one queue that are set aside for another filter of the consumer group.
+"""Stores the messages of a queue that are set aside for other filters of the consumer group.
 
 If a message does not match the filter of a receive but matches another filter of the group, the message is
-set aside. A later receive with a matching filter takes the messages that are set aside, lowest offset first.
+set aside. A later receive whose filter matches takes these messages, beginning with the lowest offset.
 
-Each filter is a bit of a mask, `wanted_by`. Messages with equal masks share one heap, so a message is in one
-heap regardless of the number of filters. The next message of a filter is the lowest head of the heaps whose
-mask contains the bit of the filter. A change of the filters of the group changes the meaning of the bits. In
-this case, `take_all` empties the structure in one step, and every message is checked again. A receive can
-cause a change of filters, so the cost per message must not exceed the usual cost of a message.
+Each filter corresponds to a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each
+message is in only one heap, regardless of the number of filters. The next message for a filter is the lowest
+head of all heaps whose mask contains the bit of the filter. If the filters of the group change, the meaning
+of the bits changes. In this case, `take_all` removes all messages in one step, and every message is checked
+again. A receive can cause a change of filters, so the cost per message must not exceed the normal cost of a
+message.
 
-Memory: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
-(`consumequeue.in_flight`). Cost: one heap operation to put or take a message. `first` reads the heads of at
-most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator finishes a
-message, the heap entry remains until it reaches the head.
+Memory: Each message uses one dictionary entry and one heap entry, for up to `PARKED_PER_QUEUE_MAX` messages
+(`consumequeue.in_flight`). Cost: Adding or taking a message requires one heap operation. `first` reads the
+heads of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, but usually only one or two. Weak spot: If a message is
+finished by retention or by an operator, its heap entry remains until it reaches the head of the heap.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import Counter
 
 
 class SetAside:
-    """The offsets of messages that are set aside, by the filters that match the messages."""
+    """The offsets of messages that are set aside, grouped by the filters that match the messages."""
 
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
@@ -36,7 +37,7 @@ class SetAside:
         return offset in self._wanted_by
 
     def put(self, offset: int, wanted_by: int) -> None:
-        """Add an offset for the filters of a mask."""
+        """Add an offset for the filters in a mask."""
         assert wanted_by > 0, f"{offset} waits for no filter"
         assert offset not in self._wanted_by, f"{offset} is set aside twice"
         self._wanted_by[offset] = wanted_by
@@ -44,12 +45,12 @@ class SetAside:
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
-        """Return the lowest offset for a filter, or None."""
+        """Return the lowest offset for a filter, or None if there is none."""
         heads = [self._head(mask) for mask in list(self._heaps) if mask & filter_bit]
         return min((one for one in heads if one is not None), default=None)
 
     def take(self, offset: int) -> bool:
-        """Remove an offset, and return whether the offset was set aside."""
+        """Remove an offset, and return whether it was set aside."""
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
@@ -60,7 +61,7 @@ class SetAside:
         return True
 
     def take_all(self) -> list[int]:
-        """Remove and return all offsets, in ascending order."""
+        """Remove all offsets, and return them in ascending order."""
         taken = sorted(self._wanted_by)
         self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken
@@ -71,7 +72,7 @@ class SetAside:
             self.take(offset)
 
     def counts(self) -> Counter[int]:
-        """Return the number of offsets for each filter, by the bit of the filter."""
+        """Return the number of offsets for each filter, keyed by filter bit."""
         counts: Counter[int] = Counter()
         for mask, count in self._counts.items():
             while mask:
@@ -80,7 +81,7 @@ class SetAside:
         return counts
 
     def _head(self, mask: int) -> int | None:
-        """Return the lowest valid offset of a heap, or drop an empty heap and return None."""
+        """Return the lowest valid offset in a heap. If the heap is empty, drop it and return None."""
         heap = self._heaps[mask]
         while heap and self._wanted_by.get(heap[0]) != mask:
             heapq.heappop(heap)

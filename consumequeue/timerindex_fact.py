@@ -1,10 +1,10 @@
-"""The format of a fact about a timer, in 40 bytes, and the rule that selects one of several facts.
+"""Defines the 40-byte format of a fact about a timer, and the rule that selects one of several facts.
 
     key (8), check (8)    the subject of the fact
-    offset (8)            the offset of its record; the fact with the highest offset is the newest
+    offset (8)            the offset of the fact's record; the fact with the highest offset is the newest
     at (8), extra (8)     the content of the fact
 
-Arrays of facts are sorted by (key, check), in the same order as in runs.
+Arrays of facts are sorted by (key, check), as in runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consumequeue.bloom_filter import Mask
 from consumequeue.sorted_runs import order_of
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
-"""The dtype of a fact, with little-endian integers."""
+"""The dtype of a fact. Integers are little-endian."""
 
 Facts = np.ndarray[Any, np.dtype[np.void]]
 """An array of `FACT`."""
@@ -36,10 +36,14 @@ class Said(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact of each (key, check), in order, and the later fact for equal offsets."""
+    """Return the newest fact for each (key, check), in order.
+
+    If offsets are equal, the later fact is returned.
+    """
     if len(facts) == 0:
         return facts
-    facts = _in_order(facts)  # Facts with equal offsets keep their order, because both sorts are stable.
+    # Facts with the same offset keep their relative order, because both sorts are stable.
+    facts = _in_order(facts)
     keys, checks = facts["key"], facts["check"]
     is_last = np.ones(len(facts), np.bool_)
     is_last[:-1] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
@@ -49,7 +53,7 @@ def newest_of(facts: Facts) -> Facts:
 def _in_order(facts: Facts) -> Facts:
     facts = facts[order_of(facts["key"])]
     keys = facts["key"]
-    # Equal keys are rare, and a sort by three fields takes several times as long as a sort by one field.
+    # Equal keys are rare, and sorting by three fields takes several times as long as sorting by one field.
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         has_twin = np.zeros(len(facts), np.bool_)

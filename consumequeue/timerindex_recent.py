@@ -1,12 +1,15 @@
-"""The facts in memory, in a hash table with chains: two flat arrays, with 48 bytes per fact.
+"""Stores the facts in memory in a hash table with chaining.
 
-    heads    2**19 - 1 slots, by key modulo the number of slots, with the start of each chain, or 0
-    words    key, check, offset, at, extra, and the next fact of the chain; the first six words are unused
+The table consists of two flat arrays and uses 48 bytes per fact.
 
-A fact replaces an older fact about the same (key, check), so chains stay short even if one timer is set
-repeatedly. With a million facts, a chain has two entries on average. `put_many` adds facts with numpy to the
-same arrays. Weak spot: the number of slots is fixed. While a full disk keeps ten million facts in memory, a
-chain has about twenty entries.
+    heads    2**19 - 1 slots, selected by the key modulo the number of slots; each contains the start of its
+             chain, or 0
+    words    key, check, offset, at, extra, and the next fact in the chain; the first six words are unused
+
+A fact replaces an older fact for the same (key, check), so chains remain short even if the same timer is set
+repeatedly. With a million facts, a chain contains two entries on average. `put_many` uses NumPy to add facts
+to the same arrays. Weak spot: The number of slots is fixed. If the disk is full and ten million facts are
+kept in memory, a chain contains about twenty entries.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """The facts that were added to memory, with one fact per (key, check)."""
+    """The facts in memory. There is only one fact for each (key, check)."""
 
     def __init__(self) -> None:
-        # The operating system zeroes each page at its first use.
+        # The operating system fills each page with zeros when it is first used.
         self._heads = np.zeros(_SLOTS, np.uint32).data
         self._words = array("Q", bytes(8 * _WIDTH))
 
@@ -39,7 +42,7 @@ class Recent:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add one fact, unless a newer fact about the same (key, check) exists."""
+        """Add a fact, unless there is a newer fact for the same (key, check)."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -53,7 +56,7 @@ class Recent:
         words.frombytes(_WORDS.pack(key, check, offset, at, extra, first))
 
     def find(self, key: int, check: int) -> Said | None:
-        """Return the fact about one (key, check), or None."""
+        """Return the fact for a (key, check), or None if there is none."""
         words = self._words
         place = self._heads[key % _SLOTS]
         while place:
@@ -63,22 +66,22 @@ class Recent:
         return None
 
     def put_many(self, facts: Facts) -> None:
-        """Add many facts, in any order."""
+        """Add several facts in any order."""
         facts = newest_of(facts)
         rows = self._rows_of(facts["key"], facts["check"])
         self._replace(rows, facts)
         self._append(facts[rows == 0])
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether a fact exists."""
+        """Return, for each (key, check), whether a fact exists."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
-        """Add all facts of `newer`."""
+        """Move all facts from `newer` to this object."""
         self.put_many(_facts(newer._table()[1:]))
 
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts, in order. No fact may be added before the last chunk is yielded."""
+        """Yield all facts in order. No fact may be added until the last chunk has been yielded."""
         keys = self._column(0)
         order = np.argsort(keys)
         keys = keys[order]
@@ -88,21 +91,21 @@ class Recent:
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
 
     def _table(self) -> Words:
-        """Return a view of the words as rows, during whose lifetime no fact can be added."""
+        """Return a view of the words as rows. No fact can be added as long as this view exists."""
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
     def _column(self, number: int) -> Words:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the row of each (key, check) in the table, or 0 for a missing key."""
+        """Return the row of each (key, check) in the table, or 0 if it is missing."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)
         going = np.flatnonzero(places)
         row = places[going].astype(np.int64) // _WIDTH
         # All chains are followed in parallel, one step per iteration. `going` contains the chains that have
-        # not ended.
+        # not ended yet.
         while len(going):
             is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
             rows[going[is_it]] = row[is_it]
@@ -118,7 +121,10 @@ class Recent:
             table[rows[is_newer], column] = facts[field][is_newer]
 
     def _append(self, facts: Facts) -> None:
-        """Add facts about new (key, check) pairs, each at the head of the chain of its slot."""
+        """Add facts for new (key, check) pairs.
+
+        Each fact is inserted at the head of the chain for its slot.
+        """
         if len(facts) == 0:
             return
         slots = (facts["key"] % np.uint64(_SLOTS)).astype(np.int64)
@@ -131,8 +137,9 @@ class Recent:
         for column, field in enumerate(("key", "check", "offset", "at", "extra")):
             added[:, column] = facts[field]
         added[:, 5] = heads[slots]
-        # The facts are sorted by slot. Each fact of a slot, except the first, links to the preceding fact.
-        # The last fact is the new head, because numpy keeps the last of several writes to one place.
+        # The facts are sorted by slot. Within a slot, each fact except the first links to the preceding fact.
+        # The last fact becomes the new head, because NumPy keeps the last of several writes to the same
+        # position.
         shares = np.flatnonzero(slots[1:] == slots[:-1])
         added[shares + 1, 5] = places[shares]
         heads[slots] = places
@@ -140,5 +147,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return the facts in the given rows of the table."""
+    """Return the facts stored in the given rows of the table."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)

@@ -1,1 +1,1 @@
-"""A log shared by several machines, with its record format, its readers, and the election of a leader."""
+"""A log that is shared by several machines, including its record format, its readers, and leader election."""

@@ -1,10 +1,11 @@
-"""Functions that select the engine for a URL, and create a cluster in an engine.
+"""Selects the engine for a URL, and creates a cluster in an engine.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
 kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optional: USER:PASSWORD@
                                                  before the hosts, and `KAFKA_SETTINGS` after the ?
-?password_file=PATH                              for both engines: a password file, read for each connection
+?password_file=PATH                              for both engines: a password file, which is read for each new
+                                                 connection
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""The librdkafka settings that a URL may contain."""
+"""The librdkafka settings that may be specified in a URL."""
 LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
-"""The hosts of a URL without a user, each with an optional port."""
+"""The hosts of a URL without a user. Each host may have a port."""
 _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
-"""An engine that a URL can specify."""
+"""An engine that can be specified by a URL."""
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine that a URL specifies.
+    """Return the engine that is specified by a URL.
 
-    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the engine's driver is missing.
+    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the driver for the engine is not
+    installed.
     """
     try:
         parts = urlsplit(url)
@@ -76,7 +78,10 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the URL parameters. Return the file, or None if the URL has none."""
+    """Remove the password file from the URL parameters.
+
+    Return the password file, or None if the URL does not specify one.
+    """
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
@@ -89,10 +94,10 @@ def _make_password_conflict() -> ConfigurationError:
 
 
 def _parse_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a URL, as parsed by libpq.
+    """Return the parameters of a URL as parsed by libpq.
 
-    Raise `ConfigurationError` if libpq cannot parse the URL. The quoted parts of libpq's message are omitted,
-    because they may contain a password.
+    Raise `ConfigurationError` if libpq cannot parse the URL. The quoted parts of the libpq message are
+    omitted, because they may contain a password.
     """
     import psycopg
 
@@ -107,7 +112,7 @@ def _parse_conninfo(conninfo: str) -> dict[str, Any]:
 
 
 def _make_kafka_log(parts: SplitResult) -> KafkaLog:
-    """Return the engine for a kafka URL."""
+    """Return the engine for a `kafka` URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
     file = _pop_password_file(given)
@@ -137,9 +142,9 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Create a shared log with a GENESIS record of the newest version, and return the cluster id.
+    """Create a shared log with a GENESIS record of the newest version, and return the cluster ID.
 
-    Raise `ClusterExists` if the log exists, or `Unknown` if the engine cannot answer.
+    Raise `ClusterExists` if the log exists, or `Unknown` if the engine does not respond.
     """
     cluster = secrets.token_bytes(ID_BYTES)
     body = encode_facts(facts | {"finalized": SUPPORTED})
@@ -150,18 +155,19 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The cluster id of a shared log, and the contents of its GENESIS record."""
+    """The cluster ID of a shared log, and the contents of its GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster id and the GENESIS contents, from a CHECKPOINT if the GENESIS was trimmed.
+    """Return the cluster ID and the contents of the GENESIS record.
 
-    Records before a GENESIS are ignored, because nodes of a deleted cluster may write to a topic that was
-    deleted and created again. Raise `NoCluster` if the log contains neither a GENESIS nor a CHECKPOINT, or
-    `Unknown` if the engine cannot answer.
+    If this record was trimmed, the contents are taken from a CHECKPOINT record. Records before a GENESIS
+    record are ignored. If a topic was deleted and created again, nodes of the deleted cluster may still write
+    to it. Raise `NoCluster` if the log contains neither a GENESIS record nor a CHECKPOINT record, or
+    `Unknown` if the engine does not respond.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -178,7 +184,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without its password. The password may contain an unescaped / or ?."""
+    """Return a URL without its password. The password may contain unescaped `/` and `?` characters."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -187,7 +193,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Return a URL without its password. All text before the last @ is treated as credentials."""
+    """Return a URL without its password. Everything before the last `@` is treated as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -195,5 +201,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Return the URL with the given parts. libpq requires the // even if the host is empty."""
+    """Return the URL that consists of the given parts. libpq requires `//` even if the host is empty."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

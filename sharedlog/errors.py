@@ -1,4 +1,4 @@
-"""Errors of a shared log."""
+"""Defines the errors of a shared log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogDamaged(Halted):
     def __init__(self, detail: str = "", record: int | None = None) -> None:
         super().__init__(detail)
         self.record = record
-        """The number of the damaged record, or None if the next record to be read is damaged."""
+        """The number of the damaged record, or None if the damaged record is the next one to be read."""
 
 
 class Refused(TidewheelError):
@@ -71,4 +71,5 @@ class Trimmed(TidewheelError):
 
 
 class NotAccepted(OSError):
-    """What was appended is not known to be accepted by the shared log: the core that appended it is void."""
+    """It is unknown whether the shared log has accepted the appended records, so the core that appended them
+    must be discarded."""

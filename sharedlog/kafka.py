@@ -127,11 +127,11 @@ _WHY: Final = {
 
 
 class _OutOfRange(Unknown):
-    """Raised when there is no record at the requested offset."""
+    """There is no record at the requested offset."""
 
 
 class _CorruptBatch(Unknown):
-    """Raised when a received record does not match the CRC of its batch."""
+    """A received record does not match the CRC of its batch."""
 
 
 class LastRead(NamedTuple):

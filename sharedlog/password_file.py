@@ -1,11 +1,11 @@
-"""A password file for the user of an engine. The file is read for each connection.
+"""Reads the password of an engine user from a file. The file is read for each new connection.
 
-A password in a URL cannot be changed while the process runs, and is visible in the process list. A password
-in a file can be changed without a restart. A change does not affect open sessions, and new sessions use the
-new password.
+A password in a URL cannot be changed while the process is running, and is visible in the process list. A
+password in a file can be changed without a restart. New sessions use the new password, and open sessions are
+not affected.
 
-Weak spot: after a change of the password in the engine, the engine refuses new sessions until the file is
-changed as well. Open sessions are not closed.
+Weak spot: After the password has been changed in the engine, the engine refuses new sessions until the file
+has been changed as well. Open sessions are not closed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""The URL parameter with the path of the file."""
+"""The URL parameter that specifies the path of the file."""
 BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A file with a password in its first line."""
+    """A file whose first line contains a password."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -30,9 +30,9 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the password in the file.
+        """Return the password from the file.
 
-        Raise `SessionRefused` if the file is unreadable or its first line is empty.
+        Raise `SessionRefused` if the file cannot be read or its first line is empty.
         """
         try:
             with self.path.open("rb") as file:

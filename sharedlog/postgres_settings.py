@@ -1,12 +1,16 @@
-"""The PostgreSQL settings that make a shared log durable, and the commands that set them.
+"""Checks the PostgreSQL settings that are required for a durable shared log, and provides the commands to
+change them.
 
-fsync, full_page_writes      must be on; otherwise, a power failure can lose accepted records or the database
-synchronous_commit           must be on or remote_apply in the session; a role, database or pooler may differ
-synchronous_standby_names    requires a number of synchronous standbys; with fewer, no commit is acknowledged
-a standby, or read only      not usable, because the server rejects writes
-no synchronous standby       allowed, but reported, because accepted records are on a single machine
+fsync, full_page_writes      must be on; otherwise, a power failure can cause the loss of accepted records or
+                             of the database
+synchronous_commit           must be on or remote_apply in the session; the value may be overridden by a role,
+                             a database, or a pooler
+synchronous_standby_names    requires a number of synchronous standbys; if there are fewer, no commit is
+                             acknowledged
+a standby, or read only      cannot be used, because the server rejects writes
+no synchronous standby       is allowed but reported, because accepted records exist on only one machine
 
-Weak spot: the settings of the primary do not show whether a standby syncs its writes, or whether two standbys
+Weak spot: The settings of the primary do not show whether a standby syncs its writes, or whether two standbys
 run on the same machine.
 """
 
@@ -27,7 +31,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 class Settings(NamedTuple):
     """The settings of a session and the state of the standbys.
 
-    Values and sources are mapped by setting name.
+    Values and sources are keyed by setting name.
     """
 
     values: dict[str, str]
@@ -38,15 +42,15 @@ class Settings(NamedTuple):
     standby_names: str
     """The value of `synchronous_standby_names`."""
     in_step: list[str]
-    """The `application_name` of each standby that commits wait for."""
+    """The `application_name` of each standby that a commit waits for."""
     standby_count: int
-    """The number of all connected standbys, including asynchronous standbys and those catching up."""
+    """The number of connected standbys, including asynchronous standbys and standbys that are catching up."""
     unseen_count: int
-    """The number of standbys whose `sync_state` is hidden from this user."""
+    """The number of standbys whose `sync_state` is not visible to this user."""
 
     @property
     def needed_count(self) -> int:
-        """Return the number of standbys that must confirm a commit before the commit is acknowledged."""
+        """Return the number of standbys that must confirm a commit before it is acknowledged."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -54,7 +58,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a message for each setting that causes a loss or a rejection of records."""
+    """Return a message for each setting that causes records to be lost or rejected."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -74,7 +78,10 @@ def find_setting_faults(found: Settings) -> list[str]:
 
 
 def find_risky_settings(found: Settings) -> list[str]:
-    """Return a message for each permitted but risky setting, with a command to change the setting."""
+    """Return a message for each setting that is allowed but risky.
+
+    The message includes a command to change the setting.
+    """
     said = []
     if not found.needed_count and not found.is_standby:
         beside = f" ({found.standby_count} follow, and nobody waits for them)" if found.standby_count else ""
@@ -92,7 +99,10 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message about the data loss that a disabled setting causes, with a command to enable it."""
+    """Return a message about the data loss that can result from a disabled setting.
+
+    The message includes a command to enable it.
+    """
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -127,11 +137,14 @@ def _alter_system(name: str, value: str) -> str:
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that changes a setting of a user in a database and overrides the server."""
+    """Return the command that changes a setting for a user in a database.
+
+    This setting overrides the server setting.
+    """
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 
 def _quote(name: str) -> str:
-    """Return a name as an SQL identifier, quoted if necessary."""
+    """Return a name as an SQL identifier, which is quoted if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

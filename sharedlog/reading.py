@@ -1,11 +1,11 @@
-"""Functions that read the records of a shared log in order, and apply each record to a fold.
+"""Reads the records of a shared log in order, and applies each record to a fold.
 
-A record that does not match its CRC is read at most `fold.READS_MAX` times. If the next record of a fold was
-trimmed, `Trimmed` is raised, and the node needs a checkpoint. A gap between two records raises `LogDamaged`
-if the engine is dense. If the engine is not dense, the chain of the history shows whether bytes are missing
+If a record does not match its CRC, it is read up to `fold.READS_MAX` times. If the next record for a fold was
+trimmed, `Trimmed` is raised, and the node needs a checkpoint. In a dense engine, a gap between two records
+raises `LogDamaged`. In any other engine, the chain of the history shows whether bytes are missing
 (`sharedlog.fold`). The function `records` reads the log without a fold.
 
-Weak spot: a reader cannot distinguish a lost first record from a trimmed record, but the scrub detects the
+Weak spot: A reader cannot distinguish whether the first record was lost or trimmed, but the scrub detects the
 loss (`sharedlog.scrub`).
 """
 
@@ -24,10 +24,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Apply all existing records after the fold's last record, and yield each record with its outcome.
+    """Apply all existing records that follow the fold's last record, and yield each record with its outcome.
 
-    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is illegal, or `Unknown` if the
-    engine cannot answer.
+    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is not permitted, or `Unknown` if the
+    engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
@@ -40,7 +40,7 @@ def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 def read_until(engine: Engine, fold: Fold, until: int) -> None:
     """Read until the fold has applied all records before an offset.
 
-    Raise the errors of `read_steps`, or `Halted` if the log ends before the offset.
+    Raise the exceptions of `read_steps`, or `Halted` if the log ends before the offset.
     """
     if fold.next_offset >= until:
         return
@@ -53,10 +53,10 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all existing records in order, without a fold.
+    """Yield all existing records in order, without using a fold.
 
-    Records that do not match their CRC, unreadable records, and records of other clusters are skipped. If
-    `cluster` is None, records of all clusters are returned. Raise `Unknown` if the engine cannot answer, or
+    Records that cannot be read, do not match their CRC, or belong to other clusters are skipped. If `cluster`
+    is None, the records of all clusters are returned. Raise `Unknown` if the engine does not respond, or
     `LogDamaged` if the engine does not return the number of an unreadable record.
     """
     next_offset, _ = engine.bounds()
@@ -77,9 +77,9 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap, or all records if the engine is not dense.
+    """Return the records of a read up to the first gap. If the engine is not dense, return all records.
 
-    Raise `Trimmed` or `LogDamaged` if the next record of the fold is missing.
+    Raise `Trimmed` or `LogDamaged` if the next record for the fold is missing.
     """
     expected = fold.next_offset
     for number, one in enumerate(found):
@@ -92,7 +92,10 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise `Trimmed` or `LogDamaged` for a gap before a record. Return if the engine allows such a gap."""
+    """Raise `Trimmed` or `LogDamaged` if there is a gap before a record.
+
+    If the engine allows such a gap, do nothing.
+    """
     first, end = engine.bounds()
     if first > expected:
         raise Trimmed(

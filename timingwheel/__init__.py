@@ -1,1 +1,1 @@
-"""A hierarchical timing wheel for integers, independent of messages."""
+"""A hierarchical timing wheel for integers, which does not depend on messages."""

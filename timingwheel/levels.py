@@ -1,6 +1,7 @@
-"""The arithmetic of the wheel's levels, as pure functions of integers.
+"""Computes the levels of the timing wheel, using pure functions of integers.
 
-Level 0 has 256 slots of 1 ms. Each higher level has 256 slots of the length of the whole level below:
+Level 0 has 256 slots of 1 ms each. Each higher level has 256 slots, each of which has the length of the
+entire level below:
 
     level  slot            level spans
     0      1 ms            256 ms
@@ -10,10 +11,10 @@ Level 0 has 256 slots of 1 ms. Each higher level has 256 slots of the length of 
     4      49.7 days       34.8 years
     5      34.8 years      8,900 years
 
-A timer is on the lowest level on which the due time and the current time are in the same slot of the level
-above. The slot number of a timer is the byte of the due time that corresponds to the level. When the current
-time enters a slot of an upper level, the timers of the slot cascade to the levels below. A timer cascades at
-most five times. (Varghese and Lauck 1987, scheme 7.)
+A timer is placed on the lowest level at which its due time and the current time are in the same slot of the
+next higher level. The slot number of a timer is the byte of its due time that corresponds to the level. When
+the current time enters a slot of an upper level, the timers in the slot cascade to the levels below. A timer
+cascades at most five times. (See Varghese and Lauck 1987, scheme 7.)
 """
 
 from __future__ import annotations
@@ -25,31 +26,35 @@ SLOT_BITS: Final = 8
 SLOT_COUNT: Final = 1 << SLOT_BITS
 SLOT_MASK: Final = SLOT_COUNT - 1
 SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
-"""The exclusive upper limit of times in milliseconds since 1970 (the year 10889)."""
+"""The exclusive upper limit for times, in milliseconds since 1970. It is in the year 10889."""
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """Return the level of a timer due at `due_ms` >= `now_ms`, by the highest byte that differs."""
+    """Return the level of a timer that is due at `due_ms` >= `now_ms`, based on the highest byte that
+    differs."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 
 def slot_of(level: int, due_ms: int) -> int:
-    """Return the slot of `due_ms` on `level`, from 0 to 255."""
+    """Return the slot for `due_ms` on `level`, which is a number from 0 to 255."""
     return (due_ms >> (SLOT_BITS * level)) & SLOT_MASK
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """Return the start in ms of the current or next `slot` of `level` at `now_ms`."""
+    """Return the time in ms at which `slot` of `level` starts.
+
+    This is the current or next occurrence of the slot at `now_ms`.
+    """
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift
 
 
 def first_from(occupied: int, slot: int) -> int:
-    """Return the first set bit of `occupied` at or above `slot`, or -1 if no bit is set."""
+    """Return the first bit of `occupied` at or above `slot` that is set, or -1 if there is none."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
 
 
 def all_of(occupied: int) -> list[int]:
-    """Return all set bits of `occupied`, ascending."""
+    """Return all bits of `occupied` that are set, in ascending order."""
     return [slot for slot in range(SLOT_COUNT) if occupied >> slot & 1]

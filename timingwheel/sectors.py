@@ -1,10 +1,10 @@
-"""Reads of timer files in which bad sectors of the disk are returned as zeros, which match no CRC.
+"""Reads timer files. Bad sectors of the disk are returned as zeros, which do not match any CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-Therefore a bad sector is handled as damage like a flipped bit, and only the bytes of the sector are lost.
-Linux returns the bytes before a page that it cannot read, and then fails, so a short read is continued at its
-end.
+Therefore, a bad sector is handled in the same way as a flipped bit, and only the bytes of the sector are
+lost. Linux returns the bytes that precede an unreadable page, and reports the error on the next read.
+Therefore, a short read is continued at its end.
 
 Only the error EIO of a read indicates a bad sector. If a bad sector is readable again later, it is still
 handled as unreadable (`services.broker.timers.timer_repair`). Weak spot: if most of a large file is
@@ -22,17 +22,18 @@ from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16
-"""The maximum number of files to try. A drive may take seconds to report an unreadable file."""
+"""The maximum number of files that are tried. A drive may take several seconds to report that a file cannot
+be read."""
 
 Extent = tuple[int, int]
-"""A range of bytes of a file, from the first position up to the second position."""
+"""A range of bytes in a file, from the first position up to the second position."""
 
 
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
-    """Return up to `length` bytes, fewer at the end of the file, and add unreadable ranges to `unread`.
+    """Return up to `length` bytes, or fewer at the end of the file, and add unreadable ranges to `unread`.
 
-    An unreadable block is returned as a full block of zeros, even if the file may end in the block. Raise
-    OSError for any error except EIO.
+    An unreadable block is returned as a full block of zeros, even if the file may end within the block. Raise
+    OSError for any error other than EIO.
     """
     found: list[bytes] = []
     left = [(position, position + length)]
@@ -52,7 +53,7 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
                 left += [(middle, end), (first, middle)]
             continue
         if not content:
-            break  # The file ends earlier.
+            break  # The file ends here.
         found.append(content)
         if len(content) < end - first:
             left.append((first + len(content), end))
@@ -60,9 +61,9 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return the joined spans (position, length) of a file, with zeros after the end of the file.
+    """Return the concatenated bytes of several ranges (position, length) of a file.
 
-    Raise OSError for any error except EIO.
+    Zeros are returned for positions after the end of the file. Raise OSError for any error other than EIO.
     """
     try:
         content = disk.read_many(path, spans)
@@ -76,9 +77,9 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) if the disk cannot read the first byte of any of several files.
+    """Raise OSError (EIO) if the first byte cannot be read from any of several files.
 
-    If the disk cannot read any file, read errors do not indicate damage of the files.
+    If no file can be read, read errors do not mean that the files are damaged.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -92,7 +93,7 @@ def require_reading(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def sentence(path: str, position: int, end: int) -> str:
-    """Return the message about unreadable bytes of a file."""
+    """Return the message about unreadable bytes in a file."""
     return (
         f"The disk cannot read {path} between byte {position} and {end} (EIO): "
         "look at the kernel's log, and replace the disk."
@@ -100,14 +101,14 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add an extent, joined with the last extent if both are adjacent."""
+    """Add a range of bytes, and merge it with the last range if they are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))
 
 
 def _middle(first: int, end: int) -> int | None:
-    """Return the last block boundary before the middle, or None if all bytes are in one block."""
+    """Return the last block boundary before the middle, or None if all bytes are in a single block."""
     next_block = (first // _BLOCK_BYTES + 1) * _BLOCK_BYTES
     if end <= next_block:
         return None

@@ -1,14 +1,16 @@
-"""Shared slots: small slots of upper levels that are not split, and overlap the slots of lower levels.
+"""Manages shared slots, which are small slots of upper levels.
 
-When the boundary of a level reaches a slot whose file has no more rows than one read ahead, the boundary
-moves past the slot. Later timers are added to the slots of the levels below. The timers in the file are read
-in due order, and are merged by due time. Therefore a store with few far timers writes each timer once, and
-moves of boundaries need no checkpoint.
+They are not split, and overlap slots of lower levels.
 
-A timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
-set before the last write of the file. A timer is in the first shared slot whose `last_offset` is not below
-the timer's offset, and otherwise in the slot according to the current boundaries. Cost: a few entries of
-memory.
+When the boundary of a level reaches a slot whose file has no more rows than a single read-ahead, the boundary
+advances past the slot. Timers that are set later are added to slots of the levels below. The timers in the
+file are read in due order and are merged with other timers by due time. Therefore, a store with few stored
+timers writes each timer only once, and boundaries can advance without a checkpoint.
+
+Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
+set before the file was last written. A timer is in the first shared slot whose `last_offset` is not lower
+than the timer's offset. If there is none, the slot is determined by the current boundaries. Cost: Only a few
+entries are kept in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Shared:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """Return the shared slot that contains a timer, or None."""
+        """Return the shared slot that contains a timer, or None if there is none."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()
@@ -34,7 +36,7 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Drop the slots that are entirely before a time."""
+        """Remove the slots that end before a given time."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:
@@ -43,5 +45,5 @@ class Shared:
 
     @classmethod
     def thawed(cls, frozen: Any) -> Shared:
-        """Return the shared slots of a snapshot."""
+        """Return the shared slots from a snapshot."""
         return cls({slot_named(name): last_offset for name, last_offset in frozen.items()})

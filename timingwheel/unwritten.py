@@ -1,6 +1,8 @@
-"""The timers that are in no file yet, by slot and in the order of insertion, with 16 bytes each.
+"""Stores the timers that have not been written to a file yet.
 
-Tombstones, with 16 bytes each, mark timers in memory or in files as deleted.
+They are grouped by slot and kept in insertion order, using 16 bytes each.
+
+A tombstone marks a timer in memory or in a file as deleted. It also uses 16 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ NOTHING: Final = np.empty(0, PAIR)
 
 
 class Pairs:
-    """A growing list of pairs of due time in ms and offset."""
+    """A growing list of pairs, each of which consists of a due time in ms and an offset."""
 
     __slots__ = ("_flat",)
 
@@ -29,11 +31,11 @@ class Pairs:
         return len(self._flat) // 2
 
     def append(self, due_ms: int, timer_offset: int) -> None:
-        """Add a pair of due time in ms and offset."""
+        """Add a pair that consists of a due time in ms and an offset."""
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Add the pairs of an array of `PAIR`."""
+        """Add the pairs in an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
@@ -42,7 +44,7 @@ class Pairs:
 
 
 class Unwritten:
-    """The timers and tombstones that were added to one slot since the last checkpoint."""
+    """The timers and tombstones that were added to a slot after the last checkpoint."""
 
     __slots__ = ("timers", "tombstones")
 
@@ -51,46 +53,49 @@ class Unwritten:
 
 
 class Fresh:
-    """The timers and tombstones that were added since the last checkpoint, by slot."""
+    """The timers and tombstones that were added after the last checkpoint, grouped by slot."""
 
     def __init__(self) -> None:
         self.slots: dict[Slot, Unwritten] = {}
         self.count = 0
 
     def at(self, slot: Slot) -> Unwritten:
-        """Return the entries of a slot for additions, which the caller must add to `count`."""
+        """Return the entries of a slot so that the caller can add to them. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = Unwritten()
         return found
 
     def pop(self, slot: Slot) -> Unwritten:
-        """Remove and return the entries of a slot."""
+        """Remove the entries of a slot, and return them."""
         found = self.slots.pop(slot, None) or Unwritten()
         self.count -= len(found.timers) + len(found.tombstones)
         assert self.count >= 0, "more was taken away than came"
         return found
 
     def check(self) -> None:
-        """Assert that `count` matches the entries of the slots, of which there are a few hundred."""
+        """Assert that `count` matches the entries of all slots. There are a few hundred slots."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add timers or tombstones, as an array of `PAIR`, to their slots."""
+        """Add timers or tombstones, which are given as an array of `PAIR`, to their slots."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the slots of the levels below."""
+        """Move the entries of a slot to slots of the levels below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the levels below, except tombstones of timers in the slot's file."""
+        """Move the entries of a slot to the levels below.
+
+        Tombstones for timers in the slot's file are not moved.
+        """
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         self.place(alive(timers, np.sort(tombstones["timer_offset"])), boundaries)
@@ -101,14 +106,14 @@ class Fresh:
 
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
-    """Return the live timers of a slot in memory, as `PAIR`s in the order of insertion."""
+    """Return the live timers of a slot that are in memory, as an array of `PAIR` in insertion order."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
-    """Return the ascending offsets of the timers of a slot with tombstones in memory."""
+    """Return the offsets of the timers of a slot that have tombstones in memory, in ascending order."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

@@ -1,1 +1,1 @@
-"""Transactional messages, with half messages, outcomes, and check-backs."""
+"""Transactional messages, which consist of half messages, outcomes, and check-backs."""

@@ -1,4 +1,4 @@
-"""Errors of transaction ids."""
+"""Defines the errors that concern transaction IDs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Recently sent half messages in memory, from which a commit is built without reading the log.
+"""Keeps recently sent half messages in memory, so that a commit can be created without reading the log.
 
-Most half messages end soon. The half messages are ordered by age, and the oldest are dropped when the total
-size exceeds `RECENT_HALVES_BYTES_MAX`. The half messages are not part of the state of the broker, because a
-dropped half message is read from the log.
+Most half messages end soon after they are sent. The half messages are ordered by age. When their total size
+exceeds `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped. They are not part of the broker's state,
+because a half message that was dropped can be read from the log.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from commitlog import limits
 from commitlog.message import Message
 
 _OBJECTS_BYTES: Final = 1_500
-"""The memory of a message in bytes, in addition to the bytes of its record."""
+"""The memory used by a message in bytes, in addition to the bytes of its record."""
 
 
 class Sent(NamedTuple):
-    """A half message at an offset, with its content and the queue of its commit."""
+    """A half message at an offset, with its content and the queue for its commit."""
 
     half_offset: int
     message: Message
@@ -27,16 +27,16 @@ class Sent(NamedTuple):
 
 
 class RecentHalves:
-    """The recently sent half messages that have not ended."""
+    """The recently sent half messages that have not ended yet."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[str, Sent] = (
             OrderedDict()
-        )  # The dictionary is ordered, so that the oldest half message is removed in constant time.
+        )  # The dictionary is ordered, so the oldest half message can be removed in constant time.
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Add a half message, and drop the oldest half messages above the limit."""
+        """Add a half message, and drop the oldest half messages if the limit is exceeded."""
         assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
@@ -46,7 +46,7 @@ class RecentHalves:
         assert (self._bytes > 0) == bool(self._sent), "the bytes are of other halves"
 
     def take(self, transaction_id: str) -> Sent | None:
-        """Remove and return a half message, or return None if the half message was dropped."""
+        """Remove a half message and return it, or return None if it was dropped."""
         sent = self._sent.pop(transaction_id, None)
         if sent is not None:
             self._bytes -= sent.record_bytes + _OBJECTS_BYTES

@@ -1,11 +1,12 @@
-"""A sorted set of log offsets, for a table whose rows are in another order.
+"""Implements a sorted set of log offsets, for a table whose rows are in a different order.
 
-The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, with a list of their first offsets.
-Half messages expire nearly in the order of storage, so most offsets are appended to the last array.
+The set is stored as a list of sorted arrays with up to `ARRAY_LENGTH_MAX` offsets each, and a list of their
+first offsets. Half messages expire in nearly the same order in which they were stored, so most offsets are
+appended to the last array.
 
-Cost of a million offsets: 8 MiB in arrays, which Python's garbage collector does not traverse, about 2 us to
-add or remove an offset, and 15 us for the next 250 offsets. Weak spot: arrays are not joined after removals,
-so a set with evenly distributed removals keeps short arrays until they are empty.
+Cost: A million offsets use 8 MiB in arrays, which are not traversed by the Python garbage collector. Adding
+or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: Arrays are
+not merged after removals. If removals are evenly distributed, short arrays remain until they are empty.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TYPE: Final = "q"
 
 
 class SortedOffsets:
-    """A sorted set of log offsets, initially of `offsets`, which may be unsorted but must be distinct."""
+    """A sorted set of log offsets. The initial `offsets` may be unsorted but must be distinct."""
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         ascending, half = array(_TYPE, sorted(offsets)), ARRAY_LENGTH_MAX // 2
@@ -57,7 +58,7 @@ class SortedOffsets:
             del self._arrays[place], self._firsts[place]
 
     def some_from(self, first: int, count: int) -> list[int]:
-        """Return up to `count` offsets from `first` on, ascending."""
+        """Return up to `count` offsets in ascending order, starting at `first`."""
         found: list[int] = []
         place = max(bisect_right(self._firsts, first) - 1, 0)
         while place < len(self._arrays) and len(found) < count:
@@ -68,7 +69,10 @@ class SortedOffsets:
         return found
 
     def between(self, first: int, end: int) -> array[int]:
-        """Return an array of the ascending offsets from `first` up to `end` (1 ms per million offsets)."""
+        """Return an array of the offsets from `first` up to `end` in ascending order.
+
+        This takes 1 ms per million offsets.
+        """
         found = array(_TYPE)
         for place in range(max(bisect_right(self._firsts, first) - 1, 0), bisect_left(self._firsts, end)):
             one = self._arrays[place]
@@ -77,7 +81,8 @@ class SortedOffsets:
 
     def _split(self, place: int) -> None:
         one = self._arrays[place]
-        # Offsets mostly ascend, so a full array at the end of the set remains full, and a new array begins.
+        # Most offsets are added in ascending order. Therefore, a full array at the end of the set stays full,
+        # and a new array is started.
         at = len(one) // 2 if place < len(self._arrays) - 1 else len(one) - 1
         self._arrays[place : place + 1] = [one[:at], one[at:]]
         self._firsts.insert(place + 1, one[at])

@@ -1,4 +1,4 @@
-"""The state table of a transaction, which ends only once, by the first event that ends it.
+"""Defines the state table of a transaction. A transaction ends only once, with the first event that ends it.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK
@@ -6,9 +6,9 @@ EXPIRED        refused      refused        again      COMMITTED        ROLLED_BA
 COMMITTED      again        refused        refused    again            refused
 ROLLED_BACK    refused      again          refused    refused          again
 
-COMMIT and ROLLBACK are sent by producers, EXPIRE follows unanswered check-backs, and the other two events are
-sent by operators. Only an operator may end an expired half message. "Again" means that the event gets the
-same answer as the first event and has no effect.
+COMMIT and ROLLBACK are sent by producers, EXPIRE is triggered by unanswered check-backs, and the other two
+events are sent by operators. Only an operator can end a half message that has expired. "Again" means that the
+event gets the same response as the first event, but has no effect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OUTCOMES: Final = {
     Event.RESOLVE_ROLLBACK: State.ROLLED_BACK,
 }
 RESOLVING: Final = frozenset({Event.RESOLVE_COMMIT, Event.RESOLVE_ROLLBACK})
-"""The events that operators send."""
+"""The events that are sent by operators."""
 
 _TRANSITIONS: Final = {(State.OPEN, event): outcome for event, outcome in OUTCOMES.items()} | {
     (State.EXPIRED, event): OUTCOMES[event] for event in RESOLVING
@@ -53,5 +53,5 @@ _REPEATS: Final = {(outcome, event): outcome for event, outcome in OUTCOMES.item
 
 
 def after(state: State, event: Event) -> State | None:
-    """Return the state after an event, or None if the event is refused."""
+    """Return the state after an event, or None if the event is rejected."""
     return _TRANSITIONS.get((state, event)) or _REPEATS.get((state, event))

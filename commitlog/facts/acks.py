@@ -1,6 +1,6 @@
-"""Acknowledgement records, with ranges of queue offsets for each group, topic, and queue.
+"""Encodes acknowledgement records, which contain ranges of queue offsets for each group, topic, and queue.
 
-The body of a `TW_SYS_ACK` record is big-endian and repeats these fields until its end:
+The body of a `TW_SYS_ACK` record is big-endian and repeats the following fields until its end:
 
     width  field
     1 + g  group length, group UTF-8
@@ -9,11 +9,12 @@ The body of a `TW_SYS_ACK` record is big-endian and repeats these fields until i
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-An entry without group, topic, and ranges (six zero bytes) marks the next entry as skipped. The messages of a
-skipped entry were not acknowledged, because the group's filter did not match or damage has left a gap.
+An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. The messages of
+a skipped entry were not acknowledged. They did not match the group's filter, or they are in a gap that was
+left by damage.
 
-All acknowledgements of one iteration of the event loop share a record, so adjacent messages take a few bytes
-each.
+All acknowledgements of an event loop iteration are stored in a single record, so each group of adjacent
+messages uses only a few bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the ascending ranges (first, count) that contain the given offsets, which may be unsorted."""
+    """Return the ranges (first, count) that contain the given offsets, in ascending order.
+
+    The offsets may be unsorted.
+    """
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -60,7 +64,7 @@ def encode(finished: Iterable[Finished]) -> bytes:
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """Yield parts with up to 65,535 ranges each, which can be joined into one or several record bodies."""
+    """Yield parts with up to 65,535 ranges each. The parts can be joined into one or more record bodies."""
     for group, topic, queue_id, ranges, is_passed in finished:
         assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
         head = (_PASSED if is_passed else b"") + text(group) + text(topic)
@@ -70,7 +74,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Iterator[Finished]:
-    """Yield the entries in the body of an acknowledgement record, in order."""
+    """Yield the entries in the body of an acknowledgement record in order."""
     position = 0
     is_passed = False
     while position < len(body):
@@ -89,13 +93,13 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Return text as UTF-8, truncated to 255 bytes, with a length prefix of 1 byte."""
+    """Return text in UTF-8 format, truncated to 255 bytes, with a one-byte length prefix."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clipped(words: str) -> str:
-    """Return text as `read_text` returns the encoded text, truncated to 255 bytes of UTF-8."""
+    """Return text truncated to 255 bytes of UTF-8, as it is returned by `read_text` after encoding."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 

@@ -1,6 +1,7 @@
-"""Lease records: leases that persist across a restart, and leases that ended without acknowledgement.
+"""Encodes lease records, which contain leases that persist across a restart and leases that ended without
+acknowledgement.
 
-The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until its end:
+The body of a `TW_SYS_LEASE` record is big-endian and repeats the following fields until its end:
 
     width  field
     1 + g  group length, group UTF-8
@@ -21,7 +22,7 @@ The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8 of the receive
 
-All leases of one iteration of the event loop share one record.
+All leases of an event loop iteration are stored in a single record.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Kind(IntEnum):
 
 
 class LeaseEntry(NamedTuple):
-    """An entry in a lease record: the start or the end of a lease, with the fields of the body."""
+    """An entry in a lease record, which describes the start or the end of a lease.
+
+    It contains the fields of the body.
+    """
 
     kind: Kind
     cause: int
@@ -66,7 +70,7 @@ class LeaseEntry(NamedTuple):
 
 
 Key = tuple[str, str, int]
-"""The group, the topic, and the queue id of leases."""
+"""The group, topic, and queue ID of leases."""
 
 
 def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
@@ -75,7 +79,7 @@ def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield parts with up to 1,024 entries each, which can be joined into one or several record bodies."""
+    """Yield parts with up to 1,024 entries each. The parts can be joined into one or more record bodies."""
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
         for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
@@ -84,7 +88,7 @@ def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[b
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
-    """Yield the entries in the body of a lease record, in order."""
+    """Yield the entries in the body of a lease record in order."""
     position = 0
     while position < len(body):
         group, position = read_text(body, position)
