@@ -1,2 +1,1 @@
-"""The lowest layer, which contains the record format, the log, the disk interface, the errors, and the
-limits."""
+"""The lowest layer: the record format, the log, the disk interface, the errors, and the limits."""

@@ -47,8 +47,7 @@ NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return an array of shape (n,) that shows whether the CRC property at the end of each record is
-    correct."""
+    """Return an array of shape (n,) that shows whether the CRC at the end of each record is correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -107,6 +106,6 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return an array of shape (n, width) that contains, for each position, the positions of the next `width`
-    bytes."""
+    """Return an array of shape (n, width) with the positions of the `width` bytes that begin at each
+    position."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

@@ -111,12 +111,12 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: Open | None, path: str) -> OSError | None:
-        """Return the error of a sync that failed when the file was closed to make room for another file, or
-        None.
+        """Return the error of a failed sync that closed the file, or None if there is none.
 
-        Each error is returned only once. The caller must take the file before this call (`one` is None if the
-        file does not exist). Otherwise, another thread could close the file after a failed sync. Concurrent
-        syncs of the file detect the failure through `failed_syncs`.
+        The file was closed to make room for another file. Each error is returned only once. The caller must
+        take the file before this call (`one` is None if the file does not exist). Otherwise, another thread
+        could close the file after a failed sync. Concurrent syncs of the file detect the failure through
+        `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -166,8 +166,7 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close unused files in LRU order, beginning with synced files, and return the number of closed
-        files."""
+        """Close unused files in LRU order, synced files first, and return the number of closed files."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

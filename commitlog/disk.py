@@ -47,12 +47,16 @@ class Disk(Protocol):
         """Return the length of a file in bytes, or -1 if the file does not exist."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Return `length` bytes starting at `position`, fewer bytes at the end of the file, or b"" if it does
-        not exist."""
+        """Return `length` bytes starting at `position`.
+
+        The result is shorter at the end of the file, and b"" if the file does not exist.
+        """
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the concatenated bytes of the given ranges (position, length), or fewer bytes if the file is
-        too short."""
+        """Return the concatenated bytes of the given ranges (position, length).
+
+        The result is shorter if the file is too short.
+        """
 
     def view(self, path: str) -> View:
         """Return a view of the whole file. The view is valid until the file is truncated or deleted."""

@@ -39,8 +39,10 @@ def begun_by(one: Record) -> EpochRange:
 
 
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
-    """Return the epochs of a log in order, based on the remaining epoch records and the epoch at the end of
-    the log."""
+    """Return the epochs of a log in order.
+
+    They are derived from the remaining epoch records and the epoch at the end of the log.
+    """
     found = sorted(begun)
     if not found:
         return [EpochRange(first_offset, end_epoch)] if first_offset and end_epoch else []

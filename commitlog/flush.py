@@ -57,8 +57,10 @@ class Publisher:
             self._count += 1
 
     def publish_accepted(self, offset: int, epoch: int) -> None:
-        """Publish the offset up to which a follower has copied the cluster's log, whether or not the copy has
-        been synced."""
+        """Publish the offset up to which a follower has copied the cluster's log.
+
+        The copy may not have been synced yet.
+        """
         with suppress(OSError):
             self._publish_epoch(epoch)
             layout.publish_accepted(self._disk, offset, self._accepted_count + 1)

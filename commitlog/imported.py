@@ -26,10 +26,10 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset from which all records were written by Tidewheel, or 0 if the store was not
-    imported.
+    """Return the log offset from which all records were written by Tidewheel.
 
-    Raise `StoreDamaged` if the file does not contain a valid offset, or OSError if the disk fails.
+    If the store was not imported, return 0. Raise `StoreDamaged` if the file does not contain a valid offset,
+    or OSError if the disk fails.
     """
     size = disk.size(PATH)
     if size < 0:

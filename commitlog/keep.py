@@ -88,11 +88,10 @@ class Keep:
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Remove the keep files that contain no needed records, and return their paths so that the caller can
-        delete them.
+        """Remove the keep files that contain no needed records, and return their paths.
 
-        Once a record is no longer needed, it is never needed again, and is therefore not checked again. Each
-        call checks only a limited number of records in each file.
+        The caller must delete the files. Once a record is no longer needed, it is never needed again, and is
+        therefore not checked again. Each call checks only a limited number of records in each file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -139,8 +138,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the given bytes are a single complete record that has not changed since it was
-    appended."""
+    """Return whether the given bytes are one complete record that has not changed since its append."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

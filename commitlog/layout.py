@@ -118,8 +118,7 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """The content of the file `durable`, which consists of an offset, its epoch, and whether the offset is
-    reliable.
+    """The content of the file `durable`: an offset, its epoch, and whether the offset is reliable.
 
     `problem` describes the damage to the file. It is empty if the file is intact or missing.
     """
@@ -175,8 +174,7 @@ def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log according to the bytes of `durable`, or None if no line is
-    intact."""
+    """Return the end of the readable log from the bytes of `durable`, or None if no line is intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))

@@ -131,8 +131,10 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """Return the number of records that fit in the current segment, or in a new segment if the first
-        record does not fit."""
+        """Return the number of records that fit in the current segment.
+
+        If the first record does not fit, a new segment is assumed.
+        """
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
@@ -159,11 +161,11 @@ class CommitLog:
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Return a flush of all collected parts, or None if there are no parts or too many flushes are in
-        progress.
+        """Return a flush of all collected parts, or None.
 
-        A flush that creates a segment must be written before the next flush is taken. As a result, a segment
-        never exists without its predecessor, regardless of the order of the threads and the time of a crash.
+        The result is None if there are no parts or if too many flushes are in progress. A flush that creates
+        a segment must be written before the next flush is taken. As a result, a segment never exists without
+        its predecessor, regardless of the order of the threads and the time of a crash.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -228,8 +230,10 @@ class CommitLog:
         self._publisher.publish(self.synced_offset, sync.epoch)
 
     def took_in(self) -> None:
-        """Publish the end of the log to processes that read the live log, because all records are in the
-        leader's log."""
+        """Publish the end of the log to processes that read the live log.
+
+        All records must be in the leader's log.
+        """
         assert self.is_quiet, "a log that follows has nothing under way"
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
 
@@ -265,8 +269,7 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending positions (log offset, size, any value), using a single
-        read.
+        """Yield the durable records at ascending positions (log offset, size, any value) with a single read.
 
         Yield None for a record that is damaged or extends beyond the end of the read. To find the reason,
         read the record separately with `read`.
@@ -299,8 +302,10 @@ class CommitLog:
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
-        """Take back a sync that was not performed because of an earlier failure, and include it in the next
-        sync."""
+        """Take back a sync that was not performed after an earlier failure.
+
+        It is included in the next sync.
+        """
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
@@ -308,8 +313,10 @@ class CommitLog:
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
-        """Return the first offsets of all segments in ascending order, including the segment for the next
-        record."""
+        """Return the first offsets of all segments in ascending order.
+
+        The segment for the next record is included.
+        """
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 

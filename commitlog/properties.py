@@ -190,8 +190,7 @@ def priority_of(text: str) -> int | None:
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """Return the value of a property without parsing the other properties, or "" if the property is
-    missing."""
+    """Return the value of a property without parsing the others, or "" if the property is missing."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -206,6 +205,5 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """Return the bytes that precede the value of a property, both after another property and at the
-    beginning."""
+    """Return the bytes that precede a property value, both after another property and at the beginning."""
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

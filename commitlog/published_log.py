@@ -1,5 +1,4 @@
-"""Provides other processes with access to the log of a store, which includes its files and the end of the
-readable part.
+"""Provides other processes with access to the log of a store and the end of its readable part.
 
 A reader does not lock or write any file, and can therefore read the store of a running broker. The reader
 stops at the published durable offset, which is never beyond the end of the log on disk. If a store has no

@@ -1,5 +1,4 @@
-"""Converts between `Record` objects and the encoded bytes of CommitLog records, in the format of Apache
-RocketMQ.
+"""Converts between `Record` objects and encoded CommitLog records, in the format of Apache RocketMQ.
 
 All integers are big-endian. The offsets in the table apply to IPv4 hosts. The host field of an IPv6 host has
 20 bytes instead of 8, which shifts the fields that follow. Fields are not padded or aligned. (See

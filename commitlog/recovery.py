@@ -188,8 +188,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Write and sync the bytes of a segment that have been read, because they may exist only in the page
-        cache."""
+        """Write and sync the bytes of a segment again, because they may exist only in the page cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -274,8 +273,7 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether an intact record in this segment or a later segment proves that the log
-        continues."""
+        """Return whether an intact record in this or a later segment proves that the log continues."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
@@ -306,8 +304,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Return whether the file of a segment, or the blank at its end, extends to the offset
-        `following`."""
+        """Return whether the file of a segment, or the blank at its end, extends to `following`."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -326,12 +323,11 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return the offset up to which the log is trusted by a core that replaces another core in the same
-    process.
+    """Return the offset up to which a new core trusts the log.
 
-    The result is not lower than the acknowledged offset of the replaced core. A flush that was in progress
-    when that core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
-    fails.
+    The new core replaces another core in the same process. The result is not lower than the acknowledged
+    offset of the replaced core. A flush that was in progress when that core was discarded may have succeeded
+    and published a higher offset. Raise OSError if the disk fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 

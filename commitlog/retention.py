@@ -42,8 +42,10 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """The maximum age and size of the log, or None, and the maximum time for which a lagging group can
-    prevent deletion."""
+    """The maximum age and size of the log, or None.
+
+    `group_pin_ms` limits the time for which a lagging group can prevent deletion.
+    """
 
     age_ms: int | None = None
     log_bytes_max: int | None = None
@@ -146,8 +148,7 @@ class Keeping:
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a keep file that contains the records of the old file with the same name and other needed
-        records."""
+        """Write a keep file with the records of the old file of the same name and other needed records."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""

@@ -36,10 +36,10 @@ def segment_bytes_for(free_bytes: int) -> int:
 
 
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
-    """Return the segment size in bytes for a new store, which is either `wanted` or a size that fits the
-    volume.
+    """Return the segment size in bytes for a new store.
 
-    Raise `NoRoom` if a new store with this segment size would not have enough space to store a message.
+    The result is `wanted` or a size that fits the volume. Raise `NoRoom` if a new store with this segment
+    size would not have enough space to store a message.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

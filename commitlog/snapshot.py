@@ -151,8 +151,7 @@ def read(disk: Disk, offset: int) -> Snapshot | None:
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset` from the content of a snapshot file, or None if the content is
-    damaged."""
+    """Return the snapshot at `offset` from the content of a snapshot file, or None if it is damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 

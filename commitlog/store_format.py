@@ -1,5 +1,4 @@
-"""Defines the file `format`, which identifies a folder as a store and contains the version and the segment
-size.
+"""Defines the file `format`, which identifies a store and contains its version and segment size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed

@@ -56,8 +56,7 @@ class View:
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return a view of the same bytes with a different window size, which is useful for many small
-        views."""
+        """Return a view of the same bytes with a different window size, for use with many small views."""
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:

@@ -1,2 +1,1 @@
-"""The delivery state, which consists of the index of each queue, the offsets of each group, and the
-filters."""
+"""The delivery state: the index of each queue, the offsets of each group, and the filters."""

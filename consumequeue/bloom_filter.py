@@ -78,8 +78,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the filter reduced to the minimum number of words for the `key_count` keys that were
-        added."""
+        """Return the filter, reduced to the minimum number of words for the `key_count` added keys."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:

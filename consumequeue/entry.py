@@ -1,5 +1,6 @@
-"""Defines the ConsumeQueue entry, which contains the location of a record in 20 bytes, in the format of
-Apache RocketMQ.
+"""Defines the 20-byte ConsumeQueue entry, which contains the location of a record.
+
+The format is that of Apache RocketMQ.
 
     offset width  field
     0      8      physical_offset of the record

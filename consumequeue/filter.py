@@ -54,8 +54,10 @@ class Filter(Protocol):
         """Return whether a record with the given stored properties matches the filter."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches` in units of `limits.WORK_NS`, for stored properties of a given
-        size."""
+        """Return the maximum cost of `matches` in units of `limits.WORK_NS`.
+
+        The cost depends on the size of the stored properties.
+        """
 
 
 @dataclass(slots=True, frozen=True)

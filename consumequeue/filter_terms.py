@@ -127,8 +127,10 @@ def named(name: str, place: Place) -> Term:
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number in a string (digits, a decimal point, and an exponent of up to four digits), or
-    None."""
+    """Return the number in a string, or None.
+
+    A number has digits, a decimal point, and an exponent of up to four digits.
+    """
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 
 
@@ -230,8 +232,7 @@ def part(word: str, term: Term, sought: str) -> Term:
 
 
 def is_null(term: Term) -> Term:
-    """Return the term `term IS NULL`, which is true for a missing property and for an unknown Boolean
-    value."""
+    """Return the term `term IS NULL`, which is true for missing properties and unknown Boolean values."""
     value = term.value
     return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 

@@ -152,8 +152,7 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The number of messages that `lease_run` may lease, or 0 if some of the messages may be done or
-        leased."""
+        """The number of messages that `lease_run` may lease, or 0 if some may be done or leased."""
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
@@ -210,22 +209,25 @@ class InFlight:
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return the end of the contiguous range of unleased messages that begins at `first`, limited to
-        `end`."""
+        """Return the end of the range of unleased messages that begins at `first`.
+
+        The result is at most `end`.
+        """
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, which is a fresh message, until it gets the delivery turn of its message
-        group."""
+        """Park the candidate, a fresh message, until it gets the delivery turn of its message group."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
-        """Set the candidate aside for the filters in a bit mask, and keep its message group closed in the
-        meantime."""
+        """Set the candidate aside for the filters in a bit mask.
+
+        Its message group remains closed in the meantime.
+        """
         if offset == self.next_offset:
             self.next_offset += 1
         else:
@@ -367,8 +369,7 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """A message group, with the number of its leased messages and a heap of the offsets of its waiting
-    messages.
+    """A message group, with the number of its leased messages and a heap of its waiting offsets.
 
     `given_ms` is the time of the last delivery, or 0 if it is unknown.
     """
@@ -397,8 +398,7 @@ class MessageGroups:
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, which continues a run, or None if there is
-        none."""
+        """Return the lowest parked offset of a message group, which continues a run, or None."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
@@ -422,8 +422,10 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the time in ms of the last delivery for each message group that has waiting messages, if the
-        time is known."""
+        """Return the time of the last delivery in ms for each message group with waiting messages.
+
+        Unknown times are omitted.
+        """
         has_turn = set(self._turns.values())
         return [
             one.given_ms
@@ -442,8 +444,7 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease has ended, and return the offset that gets the delivery turn, or
-        None."""
+        """Park a message whose lease has ended. Return the offset that gets the delivery turn, or None."""
         self.park(name, offset)
         return self.done(name)
 

@@ -1,5 +1,6 @@
-"""Implements the key index, which finds the records of a topic that have a given key or message ID, newest
-first.
+"""Implements the key index, which finds the records of a topic that have a given key or message ID.
+
+The newest records are found first.
 
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
@@ -222,7 +223,7 @@ class KeyIndex(RunStore[RecentKeys]):
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Add durable records to the index in log order, given the digests of their names and their log
+        """Add durable records to the index in log order, given the digests of their names and their
         offsets."""
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
@@ -271,8 +272,10 @@ class KeyIndex(RunStore[RecentKeys]):
                     raise
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the result of `RunStore.to_write`, without the entries below `until`, the first offset of
-        the log."""
+        """Return the result of `RunStore.to_write` without the entries below `until`.
+
+        `until` is the first offset of the log.
+        """
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)
 

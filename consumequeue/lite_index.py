@@ -64,8 +64,7 @@ class LiteIndex:
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first offset of a lite topic that is at or above both `offset` and the floor, or
-        None."""
+        """Return the first offset of a lite topic at or above both `offset` and the floor, or None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
@@ -94,8 +93,7 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Remove empty lite topics, and remove offsets below `floor`, where no group has unfinished
-        messages."""
+        """Remove empty lite topics and offsets below `floor`, where no group has unfinished messages."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
             # The last offset of a lite topic is kept even if it is below the floor, until retention has

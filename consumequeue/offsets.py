@@ -79,13 +79,14 @@ class GroupOffsets:
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
-        """Return the offsets of the unfinished messages that have had `attempts_max` attempts, in ascending
-        order."""
+        """Return the ascending offsets of unfinished messages that have had `attempts_max` attempts."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
-        """Mark the messages from `first` up to `end`, exclusive, as done, and drop their attempts and
-        leases."""
+        """Mark the messages from `first` up to `end`, exclusive, as done.
+
+        Their attempts and leases are dropped.
+        """
         if self._attempts:  # Every lease has attempts.
             self._forget(first, end)
         if first > self.committed_offset:
@@ -140,8 +141,7 @@ class GroupOffsets:
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which consists of offsets, ranges of finished messages, attempts,
-        and FIFO leases.
+        """Return the state for a snapshot: offsets, ranges of finished messages, attempts, and FIFO leases.
 
         Leases that were extended by a takeover are in a separate field, which older programs ignore.
         """
@@ -188,8 +188,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Raise the committed offset to `committed_offset` and past the finished messages that follow
-        directly."""
+        """Raise the committed offset to `committed_offset` and past any finished messages that follow."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:

@@ -506,8 +506,7 @@ class ConsumeQueue:
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Remove all entries starting at `queue_offset`, which becomes the end of the queue, or raise
-        OSError.
+        """Remove all entries starting at `queue_offset`, the new end of the queue, or raise OSError.
 
         Return the paths of the files that may have unsynced changes.
         """
@@ -844,8 +843,7 @@ def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the parts of a tail by file: the first byte of the file, the position in the file, and the
-    entries."""
+    """Yield the parts of a tail: the first byte of the file, the position in the file, and the entries."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES

@@ -43,8 +43,10 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation in a receipt handle for comparison with the lease, or -1 if the handle is
-    malformed."""
+    """Return the generation in a receipt handle, or -1 if the handle is malformed.
+
+    It is compared with the generation of the lease.
+    """
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:

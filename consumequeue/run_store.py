@@ -194,8 +194,10 @@ class RunStore(Generic[Memory]):
 
     @property
     def is_full(self) -> bool:
-        """True if a checkpoint is due because too many entries are in memory or in runs that are not listed
-        in a snapshot."""
+        """True if a checkpoint is due.
+
+        This is the case if too many entries are in memory or in runs that no snapshot lists.
+        """
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property

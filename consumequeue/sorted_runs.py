@@ -75,8 +75,10 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The dtype of the entries in a run, with the 64-bit fields `key` and `offset`, and the rules of the
-    index."""
+    """The dtype of the entries in a run, and the rules of the index.
+
+    The dtype has the 64-bit fields `key` and `offset`.
+    """
 
     magic: bytes
     entry: np.dtype[np.void]
@@ -106,8 +108,10 @@ class Schema:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file with `entry_count` entries whose offsets range from `first_offset` up to `end_offset`,
-    exclusive."""
+    """A file with `entry_count` entries.
+
+    Their offsets range from `first_offset` up to `end_offset`, exclusive.
+    """
 
     schema: Schema = field(repr=False)
     folder: str
@@ -154,8 +158,7 @@ class Run:
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the row for a snapshot, which contains the number, offsets, and entry count from the
-        header."""
+        """Return the row for a snapshot: the number, offsets, and entry count from the header."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:

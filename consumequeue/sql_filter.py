@@ -1,5 +1,6 @@
-"""Implements SQL filters, which select messages by their properties, for example `price > 5 AND region IN
-('eu', 'us')`.
+"""Implements SQL filters, which select messages by their properties.
+
+An example is `price > 5 AND region IN ('eu', 'us')`.
 
 The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
 `filter_terms.py`. An expression is parsed once with the package lark. During parsing, the terms are combined
@@ -60,8 +61,10 @@ class SqlFilter:
     passes: int = field(compare=False)
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches` in units of `WORK_NS`, for stored properties of a given
-        size."""
+        """Return the maximum cost of `matches` in units of `WORK_NS`.
+
+        The cost depends on the size of the stored properties.
+        """
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
 
@@ -183,8 +186,10 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """Return the error for a syntax error, which contains the text that was found and the text that was
-    expected."""
+    """Return the error for a syntax error.
+
+    It contains the text that was found and the text that was expected.
+    """
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)

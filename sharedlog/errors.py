@@ -71,5 +71,7 @@ class Trimmed(TidewheelError):
 
 
 class NotAccepted(OSError):
-    """It is unknown whether the shared log has accepted the appended records, so the core that appended them
-    must be discarded."""
+    """It is unknown whether the shared log has accepted the appended records.
+
+    The core that appended them must be discarded.
+    """

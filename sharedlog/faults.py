@@ -67,8 +67,10 @@ def _find_duplicate(rows: list[Stored]) -> str:
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return the fault in a leader record that this node has applied, or "" if the record is valid or was
-    trimmed."""
+    """Return the fault in a leader record that this node has applied, or "" if there is no fault.
+
+    A trimmed record is not considered a fault.
+    """
     try:
         rows = _read_rows(engine, led.offset)
     except LogDamaged as error:

@@ -183,8 +183,10 @@ class Fold:
 
     @property
     def gathered(self) -> Position:
-        """Return the position after the BYTES records of an unfinished flush, or the end of the history if
-        there is none."""
+        """Return the position after the BYTES records of an unfinished flush.
+
+        If there is none, return the end of the history.
+        """
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
@@ -490,8 +492,10 @@ class Positions:
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the state for a checkpoint, which consists of the first position and the newest positions up
-        to `end`."""
+        """Return the state for a checkpoint.
+
+        The state consists of the first position and the newest positions up to `end`.
+        """
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

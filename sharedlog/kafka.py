@@ -143,12 +143,11 @@ class LastRead(NamedTuple):
 
 
 class KafkaLog:
-    """A shared log in the topic `topic` of the Kafka cluster with the bootstrap servers `servers`
-    (`HOST:PORT,...`).
+    """A shared log in the topic `topic` of a Kafka cluster.
 
-    `settings` contains security settings for librdkafka. If `password_file` is given, the password is read
-    from this file for each new connection. The methods are thread-safe, but only one append and one read can
-    run at a time.
+    `servers` is the list of bootstrap servers (`HOST:PORT,...`). `settings` contains security settings for
+    librdkafka. If `password_file` is given, the password is read from this file for each new connection. The
+    methods are thread-safe, but only one append and one read can run at a time.
     """
 
     is_dense = False
@@ -355,8 +354,7 @@ class KafkaLog:
         return CheckResult([], from_record, is_whole=True)
 
     def give_up(self) -> None:
-        """Do nothing, because the duration of each call is limited by `DELIVERY_SECONDS` and
-        `ANSWER_SECONDS`."""
+        """Do nothing, because each call is limited by `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
 
     def close(self) -> None:
         """Close all open connections."""
@@ -747,8 +745,10 @@ class KafkaLog:
             ) from error
 
     def _is_topic_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error means that the topic is unknown, rather than that a partition has no
-        leader."""
+        """Return whether an error means that the topic is unknown.
+
+        The error for a partition without a leader does not count.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION

@@ -1,5 +1,4 @@
-"""Implements leadership over a shared log, which consists of candidacy, writing, and the proof of each
-append.
+"""Implements leadership over a shared log: candidacy, writing, and the proof of each append.
 
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder, and
                 reads up to this record. The holder in the newest EPOCH record of the log is the leader. The
@@ -58,8 +57,7 @@ class Candidate:
 
     @property
     def record_to_verify(self) -> int | None:
-        """Return the offset of the record that must be read again before leading, or None if no record has
-        been read."""
+        """Return the offset of the record to read again before leading, or None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
@@ -119,8 +117,7 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def check_proof(self, fold: Fold) -> bool:
-        """Return whether a fold that has read the leader's last BEAT record proves all of the leader's
-        records.
+        """Return whether a fold that has read the leader's last BEAT record proves all of its records.
 
         If so, the leader continues. Otherwise, it steps down.
         """

@@ -41,8 +41,7 @@ class LeaderRecords:
             del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
 
     def records_up_to(self, offset: int) -> list[LeaderRecord]:
-        """Return the last leader record before `offset`, and the leader record at `offset` if there is
-        one."""
+        """Return the last leader record before `offset`, and the leader record at `offset`, if any."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]

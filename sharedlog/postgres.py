@@ -588,8 +588,7 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Discard the information about existing partitions, because a rollback may have removed new
-        partitions."""
+        """Discard the list of existing partitions, because a rollback may have removed new partitions."""
         self._partitions.clear()
         self._made_to = 0
 
@@ -653,8 +652,7 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Store the offset and CRC-32 of a record that was read or appended, if the record is the newest
-        one."""
+        """Store the offset and CRC-32 of a record that was read or appended, if it is the newest one."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 

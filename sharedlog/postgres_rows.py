@@ -65,8 +65,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a message about records that were lost at the beginning or end of the log, or "" if there are
-    none."""
+    """Return a message about records lost at the beginning or end of the log, or "" if there are none."""
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."

@@ -1,5 +1,6 @@
-"""Checks the PostgreSQL settings that are required for a durable shared log, and provides the commands to
-change them.
+"""Checks the PostgreSQL settings that a durable shared log requires.
+
+The messages include the commands that change the settings.
 
 fsync, full_page_writes      must be on; otherwise, a power failure can cause the loss of accepted records or
                              of the database

@@ -101,8 +101,8 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return the fault that stopped another node at `record`, or "" if the log matches the history of
-        this node.
+        """Return the fault that stopped another node at `record`, or "" if the log matches this node's
+        history.
 
         Raise `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does
         not respond.
@@ -166,8 +166,7 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if the engine has assigned offsets at which this node has already read
-        records."""
+        """Raise `LogDamaged` if the engine has assigned offsets that this node has already read."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(

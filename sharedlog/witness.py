@@ -125,8 +125,7 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`, which means that the engine has not lost the end of the
-    log.
+    """Return whether a record exists after `offset`. If so, the engine has not lost the end of the log.
 
     An unreadable record is considered to exist.
     """
@@ -151,8 +150,7 @@ def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
 
 
 def read_crc(engine: Engine, offset: int) -> int | None:
-    """Return the CRC-32 of a record, None if the record was trimmed, or GONE if it is missing or
-    unreadable."""
+    """Return the CRC-32 of a record, None if it was trimmed, or GONE if it is missing or unreadable."""
     try:
         found = engine.read(offset, 1)
     except LogDamaged:

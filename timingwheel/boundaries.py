@@ -1,5 +1,6 @@
-"""Defines the slots of the upper levels, which are computed arithmetically, and the current boundaries of the
-levels.
+"""Defines the slots of the upper levels and the current boundaries of the levels.
+
+The slots are computed arithmetically.
 
     level      0        1          2        3        4         5
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
@@ -105,8 +106,10 @@ class Boundaries:
         return self.starts_ms == sorted(self.starts_ms)
 
     def limit_ms(self, level: int, now_ms: int) -> int:
-        """Return the maximum boundary of `level` at `now_ms`, which is never higher than the boundary above
-        it."""
+        """Return the maximum boundary of `level` at `now_ms`.
+
+        It is never higher than the boundary above it.
+        """
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
 

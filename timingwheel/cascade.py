@@ -84,8 +84,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The state of the stored timers for a checkpoint, which consists of the files of the last snapshot and
-    the new timers."""
+    """The state of the stored timers for a checkpoint: the files of the last snapshot and the new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -154,8 +153,7 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that are listed in neither the new snapshot nor the previous one, or raise
-        OSError.
+        """Delete the files that are not listed in the new or the previous snapshot, or raise OSError.
 
         A file whose slot overlaps a range in `in_doubt` is kept, because it may contain the only copy of
         records that were lost in damaged bytes.
@@ -217,8 +215,10 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the offsets of the deleted timers of a slot, from the file and from memory, in ascending
-        order."""
+        """Return the offsets of the deleted timers of a slot in ascending order.
+
+        Tombstones in the file and in memory are included.
+        """
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
         tombstones = [np.empty(0, np.uint64)]

@@ -160,8 +160,7 @@ class ReadAhead:
 
 
 class Advanced(NamedTuple):
-    """The result of `advance`, which consists of a file to read ahead and near timers that the caller must
-    schedule."""
+    """The result of `advance`: a file to read ahead, and near timers that the caller must schedule."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]

@@ -30,8 +30,7 @@ SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """Return the level of a timer that is due at `due_ms` >= `now_ms`, based on the highest byte that
-    differs."""
+    """Return the level of a timer due at `due_ms` >= `now_ms`, based on the highest byte that differs."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 

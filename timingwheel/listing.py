@@ -57,8 +57,7 @@ class Listing:
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers that are due in the window and after `after`, together with the file of their
-        records.
+        """Yield live timers that are due in the window and after `after`, with the file of their records.
 
         The timers are in due order. Raise OSError if a read fails.
         """
@@ -101,7 +100,7 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """Return the next rows of overlapping slots, with slot numbers, and whether there are no further
+        """Return the next rows of overlapping slots, with slot numbers, and whether they are the last
         rows."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (

@@ -1,5 +1,6 @@
-"""Defines the format of a timer file, `timers/<level>-<20 digits start_ms>`, which consists of appended
-batches.
+"""Defines the format of a timer file, `timers/<level>-<20 digits start_ms>`.
+
+The file consists of appended batches.
 
 A batch consists of a header, rows, and, for kind 1, the contiguous bytes of the records. Integers are
 little-endian.
@@ -88,8 +89,10 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """An intact batch: its kind, its rows (`ROW` or `PAIR`, depending on the kind), its position, and its
-    end."""
+    """An intact batch: its kind, its rows, its position, and its end.
+
+    Depending on the kind, the rows are `ROW` or `PAIR`.
+    """
 
     kind: int
     rows: Rows

@@ -150,10 +150,10 @@ class Partitions:
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Add timers (due time in ms, offset) that are due after the watermark, in the order of their
-        offsets.
+        """Add timers (due time in ms, offset) in the order of their offsets.
 
-        The caller must also schedule the timers that are due before `near_until_ms`.
+        They must be due after the watermark. The caller must also schedule the timers that are due before
+        `near_until_ms`.
         """
         # The order of the offsets determines which of two possible slots contains a timer (`Shared.home`).
         assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
@@ -185,16 +185,17 @@ class Partitions:
     # Methods that advance the time.
 
     def advance(self, now_ms: int) -> Advanced:
-        """Advance the boundaries as far as possible, and return the file to read ahead and the new near
-        timers."""
+        """Advance the boundaries as far as possible.
+
+        Return the file to read ahead and the new near timers.
+        """
         self._now_ms, self._asked_ms = max(self._now_ms, now_ms), now_ms
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time at which `advance` or `take_due` must be called next, or None if there is nothing
-        to do."""
+        """Return the time of the next required call to `advance` or `take_due`, or None if there is none."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -229,8 +230,10 @@ class Partitions:
     # Methods for rows that were read ahead.
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows read by a job, and return an empty list, because `advance` has already returned the
-        near timers."""
+        """Add the rows read by a job.
+
+        Return an empty list, because `advance` has already returned the near timers.
+        """
         self._job = None
         for reading in self._queue:
             if reading.slot == job.slot:
@@ -260,8 +263,7 @@ class Partitions:
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s from a single file that are due by `now_ms` and `limit_ms`, and the file
-        path.
+        """Return the next `ROW`s from one file that are due by `now_ms` and `limit_ms`, and the file path.
 
         The rows are in due order. No rows are returned while the next rows are still being read.
         """
@@ -291,8 +293,7 @@ class Partitions:
         return self._listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Return the file of a timer and an array that contains its `ROW`, or None if the timer does not
-        exist.
+        """Return the file of a timer and an array that contains its `ROW`, or None if there is no such timer.
 
         Raise OSError if a read fails.
         """
@@ -307,7 +308,7 @@ class Partitions:
         return np.concatenate([_NO_OFFSETS, *found])
 
     def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the timers with tombstones in memory, for all slots that overlap a time
+        """Return the offsets of timers with tombstones in memory, for all slots that overlap a time
         window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
@@ -465,7 +466,7 @@ class Partitions:
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the split files that are kept because a damaged range contains timers with unknown
+        """Return the split files that are kept because damaged ranges contain timers with unknown
         outcomes."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
@@ -491,8 +492,7 @@ class Partitions:
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Advance the boundaries, and return the timers in memory that are reached by B0 or by a passing
-        slot."""
+        """Advance the boundaries. Return the timers in memory that are reached by B0 or by a passing slot."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -509,8 +509,7 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Advance the upper boundaries, beginning with the highest level, as far as possible without disk
-        access."""
+        """Advance the upper boundaries as far as possible without disk access, beginning with the highest."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -594,8 +593,10 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots that block a boundary and must be split now, except slots that will become
-        passing."""
+        """Return the slots that block a boundary and must be split now.
+
+        Slots that will become passing are omitted.
+        """
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
         return tuple(
@@ -603,8 +604,10 @@ class Partitions:
         )
 
     def _next_move_ms(self) -> int | None:
-        """Return the next time at which a boundary reaches a slot with timers, or at which such a slot is
-        entirely in the past."""
+        """Return the next time at which a boundary must move.
+
+        This is when a boundary reaches a slot with timers, or when such a slot is entirely in the past.
+        """
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
@@ -650,8 +653,7 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """Return the first file with unread rows that are due soon, unless enough rows have been read
-        ahead."""
+        """Return the first file with unread rows that are due soon, unless enough rows are read ahead."""
         wanted = [
             reading
             for reading in self._queue

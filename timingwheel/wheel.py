@@ -222,8 +222,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins at or before `now_ms`, or return False if there is
-        none."""
+        """Empty the next occupied slot that begins at or before `now_ms`, or return False."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -294,8 +293,10 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Return the expired timers that are still pending, because a timer may have been moved or canceled
-        in the meantime."""
+        """Return the expired timers that are still pending.
+
+        A timer may have been moved or canceled in the meantime.
+        """
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)

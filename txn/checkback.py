@@ -48,7 +48,7 @@ class CheckBackPolicy:
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return the time of the next check-back, given that check-back number `check_count` was sent at
+        """Return the time of the next check-back after check-back number `check_count` was sent at
         `asked_ms`."""
         # The interval is doubled at most 32 times, because 10,000 doublings would result in a number of
         # 10,000 bits.
@@ -56,8 +56,8 @@ class CheckBackPolicy:
         return asked_ms + min(pause_ms, self.interval_ms_max)
 
     def is_exhausted(self, check_count: int) -> bool:
-        """Return whether a half message expires, rather than being checked again, after `check_count`
-        check-backs."""
+        """Return whether a half message expires after `check_count` check-backs instead of being checked
+        again."""
         return check_count >= self.count_max
 
 

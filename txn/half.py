@@ -73,8 +73,10 @@ def claimed_offset(transaction: str) -> int:
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset in a transaction ID, or raise `InvalidTransactionId` if it does not match the message
-    ID."""
+    """Return the offset in a transaction ID.
+
+    Raise `InvalidTransactionId` if it does not match the message ID.
+    """
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
@@ -231,7 +233,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the properties that all transactions of a topic have in common, which precede the transaction
-    ID."""
+    """Return the properties common to all transactions of a topic, which precede the transaction ID."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

@@ -35,8 +35,7 @@ from txn.states import State
 
 
 class OpenHalf(NamedTuple):
-    """An open half message, with its store time, the time of the next check-back, and the number of
-    check-backs.
+    """An open half message: its store time, the time of its next check-back, and its check-back count.
 
     `topic` and `id_crc` are copied from the message, so that the record needs to be read only if a producer
     is available.
@@ -50,8 +49,7 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The outcome of a half message, the time at which it ended, and the offset of the record that ended
-    it."""
+    """The outcome of a half message, the time at which it ended, and the offset of the end record."""
 
     state: State
     ended_ms: int
@@ -115,14 +113,12 @@ class Outcomes:
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return the store time of the oldest open half message in ms since 1970, or None if there is
-        none."""
+        """Return the store time of the oldest open half message in ms since 1970, or None."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the offsets of the open and expired half messages in a range of the log, in ascending
-        order."""
+        """Return the ascending offsets of the open and expired half messages in a range of the log."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
@@ -197,8 +193,10 @@ class Outcomes:
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest outcomes beyond `kept_max`, provided that the index contains them, up to
-        `published_offset`."""
+        """Drop the oldest outcomes beyond `kept_max`.
+
+        Only outcomes below `published_offset`, which the index contains, are dropped.
+        """
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:

@@ -1,5 +1,6 @@
-"""Encodes lease records, which contain leases that persist across a restart and leases that ended without
-acknowledgement.
+"""Encodes lease records.
+
+They contain leases that persist across a restart and leases that ended without acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is big-endian and repeats the following fields until its end:
 
