@@ -1,6 +1,6 @@
 """Defines the limits that `apply` uses.
 
-They depend on the version in the log, so that all nodes that read the same log drop the same rows.
+The limits depend on the version in the log, so that all nodes that read the same log drop the same rows.
 
 Each table in the state has a limit. If a table exceeds its limit, a row is dropped when the next record is
 applied. Programs with different limits would build different tables from the same log, for example during a
@@ -11,8 +11,8 @@ rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VE
     `apply`, from that record on     uses the row of the highest version up to this version
 
 Rules
-1. `apply` uses only the limits in `BY_VERSION`. It does not use settings or constants that may differ between
-   programs (`tests/unit/services/broker/test_apply_reads.py`).
+1. `apply` uses only the limits in `BY_VERSION`. `apply` does not use settings or constants that may differ
+   between programs (`tests/unit/services/broker/test_apply_reads.py`).
 2. A row of `BY_VERSION` is never changed. To change a limit, a new row with a new version is added, and
    `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION` are increased. A program that does not
    contain the new row cannot join a cluster or open a store to which the row may apply.

@@ -10,13 +10,13 @@ type:
     0x200          Zstandard
 
 Gzip bodies are sent to clients unchanged. Bodies in any other format are decompressed when they are
-delivered, and remain compressed on disk. A log written by Tidewheel contains gzip bodies. It may also contain
-zlib bodies that the C++ client declares as gzip, which clients in other languages cannot read. The LZ4 and
-Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be decompressed, or if its
-decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered as stored. Tools use
-the limit `BODY_UNPACKED_BYTES_MAX`. The stored body is identical to the body that was sent, because its CRC
-is correct. Clients apply their 4 MiB limit before compression. A larger body either is an attempt to block
-the event loop (150 ms for 60 MiB) or was imported from a broker with different settings.
+delivered, and remain compressed on disk. A log written by Tidewheel contains gzip bodies. The log may also
+contain zlib bodies that the C++ client declares as gzip, which clients in other languages cannot read. The
+LZ4 and Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be decompressed, or if
+its decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered as stored. Tools
+use the limit `BODY_UNPACKED_BYTES_MAX`. The stored body is identical to the body that was sent, because its
+CRC is correct. Clients apply their 4 MiB limit before compression. A larger body either is an attempt to
+block the event loop (150 ms for 60 MiB) or was imported from a broker with different settings.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 class Open:
     """An open file, with its number of users and its state.
 
-    It may be unsynced, or may have been removed from the cache. `own` contains additional descriptors of the
-    file, each of which is used by one thread at a time. It rarely contains two descriptors.
+    A file may be unsynced, or may have been removed from the cache. `own` contains additional descriptors of
+    the file, each of which is used by one thread at a time. `own` rarely contains more than one descriptor.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")

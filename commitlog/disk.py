@@ -9,16 +9,16 @@ during an operation, the operation may have been performed completely, partially
 all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files.
 Every method may raise OSError after it has performed part of its work.
 
-After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. They can
-still be read, and the next sync succeeds. However, they may not be on disk, because Linux marks pages as
-clean after a failed write. Only bytes that are written again become durable with another sync. `SyncFailed`
-is also raised if syncing a folder fails. In this case, files that were created, renamed, or deleted in the
-folder may be lost or reappear after a power failure, until the folder has been synced successfully. Directory
-entries are in the journal of the file system, which stops after a failure. `SyncFailed` contains the path of
-the file or folder that could not be synced. A disk may sync a file implicitly in order to close it. If an
-implicit sync fails, the next call of `sync` for the file fails. After a failure, content is written again. It
-is taken from a source other than the page cache, or its bytes are verified with a CRC. Syncing the same pages
-again is not sufficient.
+After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. The bytes can
+still be read after the failure, and the next sync succeeds. However, the bytes may not be on disk, because
+Linux marks pages as clean after a failed write. Only bytes that are written again become durable with another
+sync. `SyncFailed` is also raised if syncing a folder fails. In this case, files that were created, renamed,
+or deleted in the folder may be lost or reappear after a power failure, until the folder has been synced
+successfully. Directory entries are in the journal of the file system, which stops after a failure.
+`SyncFailed` contains the path of the file or folder that could not be synced. A disk may sync a file
+implicitly in order to close it. If an implicit sync fails, the next call of `sync` for the file fails. After
+a failure, content is written again. The content is taken from a source other than the page cache, or its
+bytes are verified with a CRC. Syncing the same pages again is not sufficient.
 """
 
 from __future__ import annotations

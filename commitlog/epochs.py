@@ -4,9 +4,9 @@ The log of a broker outside a cluster has no epochs.
 
 Each epoch begins with an epoch record in the log, so the epoch records divide the log. Records before the
 first epoch record belong to epoch 0 if the beginning of the log still exists, or if the first epoch record
-begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. Otherwise, the record of an
-earlier epoch was deleted by retention, and the number of that epoch is unknown. If the log contains no epoch
-record, all records belong to the epoch at the end of the log.
+begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. If neither condition is true,
+the record of an earlier epoch was deleted by retention, and the number of that epoch is unknown. If the log
+contains no epoch record, all records belong to the epoch at the end of the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def begun_by(one: Record) -> EpochRange:
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
     """Return the epochs of a log in order.
 
-    They are derived from the remaining epoch records and the epoch at the end of the log.
+    The epochs are derived from the remaining epoch records and the epoch at the end of the log.
     """
     found = sorted(begun)
     if not found:

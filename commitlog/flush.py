@@ -6,8 +6,8 @@ The writer never waits. Records are collected while flushes are in progress, and
 the collected records. As a result, the number of records per sync increases with the load, and an idle log
 syncs each record immediately. Several flushes may be in progress at the same time. The log is durable up to
 the beginning of the first incomplete flush. A flush requires one write and one sync for each segment
-(`commitlog.sink`). Only `Flush.write` accesses the disk. It runs in a worker thread. It also publishes the
-durable offset to processes that read the live log.
+(`commitlog.sink`). Only `Flush.write` accesses the disk. `Flush.write` runs in a worker thread. `Flush.write`
+also publishes the durable offset to processes that read the live log.
 """
 
 from __future__ import annotations

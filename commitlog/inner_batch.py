@@ -1,6 +1,6 @@
 """Reads inner batches of RocketMQ, which are records that contain several messages (sys_flag 0x80).
 
-They occur in topics of type BatchCQ.
+Inner batches occur in topics of type BatchCQ.
 
 The property INNER_NUM of an inner batch is the number of its queue offsets, which begin at the queue offset
 of the record. Each queue offset of an inner batch refers to the whole record, and `pick` extracts the message

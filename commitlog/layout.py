@@ -37,12 +37,12 @@ digits, 8 hex digits>`. The published offset is the largest number in an intact 
 written alternately without a sync. If one of these lines is read while it is being written, the other line is
 intact. However, a power failure may destroy both lines. The third line is written only when the whole file is
 written. At each startup, the file is created under a new name, synced, and renamed. Therefore, at least one
-line is always intact. If `durable` contains no intact line, the file is damaged. It is never treated as a
-file without a published offset. The file `durable` is created before the first segment.
+line is always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never
+treated as a file without a published offset. The file `durable` is created before the first segment.
 
 After the first epoch has begun (`services.broker.spine.epoch`), `durable` contains three more lines with the
-epoch of the published offset. They have the same format and follow the same rules. If these lines do not
-exist, the epoch is 0. An epoch is written before the first offset in that epoch.
+epoch of the published offset. The epoch lines have the same format as the other lines and follow the same
+rules. If these lines do not exist, the epoch is 0. An epoch is written before the first offset in that epoch.
 
 On a follower, two more lines contain the accepted offset. The follower has copied the log up to this offset,
 and the cluster has accepted this part of the log. The two lines are also written alternately, and are used
@@ -52,7 +52,7 @@ writes the file without the accepted offset.
 
 The file `clock` contains two lines in the same format as `durable`. Each line is synced before the other line
 is written. The number in `clock` is the difference between the broker's time and real time in milliseconds.
-It never decreases.
+The number in `clock` never decreases.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def segment_offsets(disk: Disk) -> list[int]:
 class Published:
     """The content of the file `durable`: an offset, its epoch, and whether the offset is reliable.
 
-    `problem` describes the damage to the file. It is empty if the file is intact or missing.
+    `problem` describes the damage to the file. `problem` is empty if the file is intact or missing.
     """
 
     offset: int
@@ -158,7 +158,7 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
     """Publish the durable offset to processes that read the live log, without a sync.
 
     After a power failure, the published offset may be too low. The argument `turn` selects one of the two
-    lines. It must be alternately even and odd.
+    lines. `turn` must be alternately even and odd.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
@@ -290,7 +290,7 @@ KNOWN_NAMES: Final = frozenset(
 def _durable_line(line: bytes) -> bytes:
     """Return the line that contains the given 20 digits.
 
-    If they are not digits, return a line that never matches.
+    If the bytes are not digits, return a line that never matches.
     """
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"

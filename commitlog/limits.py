@@ -35,10 +35,10 @@ from tidewheel.message_rules import (
 from tidewheel.message_rules import TOPIC_CHARACTERS_MAX as TOPIC_CHARACTERS_MAX
 from tidewheel.message_rules import WALL_MS_MIN as WALL_MS_MIN
 
-BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # This limit applies when a tool decompresses a body.
+BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # The limit applies when a tool decompresses a body.
 BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # A receive takes 11 ms to decompress such a body.
 PROPERTIES_STORED_BYTES_MAX = 32_767
-TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # This is the maximum tag size in messages and filters.
+TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # The maximum tag size applies to messages and filters.
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 
 GROUP_CHARACTERS_MAX = 120
@@ -50,12 +50,13 @@ LITE_SUBSCRIPTIONS_MAX = 500_000
 LITE_SILENT_MS_MAX = 120_000
 LITE_MOVED_MAX = 100_000
 TOPICS_MAX = 100_000
-# This is the number of topics whose encoded names are cached. The cache uses a few MB.
+# The cache stores the encoded names of this number of topics. The cache uses a few MB.
 TOPICS_CACHED = 16_384
-SUBSCRIPTIONS_MAX = 100_000  # This also limits the number of group policies.
+SUBSCRIPTIONS_MAX = 100_000  # The number of group policies has the same limit.
 RECENT_IDS_SPILLED_MAX = 1 << 18  # Each ID stored outside its bucket uses about 230 bytes.
 SAME_ID_READ_MAX = 256  # A repeated send is compared with up to this number of records.
-HALVES_WAITING_MAX = 1_000_000  # This includes expired half messages. Each uses about 600 bytes of memory.
+# Expired half messages are included. Each half message uses about 600 bytes of memory.
+HALVES_WAITING_MAX = 1_000_000
 RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # To commit an older half message, the broker reads the log.
 QUEUE_COUNT_DEFAULT = 4
 QUEUE_COUNT_MAX = 1024
@@ -67,13 +68,14 @@ QUEUE_FILE_ENTRIES = 300_000
 # Each tick verifies this amount in 10 ms, but at least one file.
 QUEUE_FILES_COMPARED_BYTES = 4 * 1024 * 1024
 TAIL_ENTRIES_MAX = 256  # Longer tails (over 5 KiB) are written to the queue file.
-TAILS_BYTES_MAX = 32 * 1024 * 1024  # This is the total for all queues, except tails with few entries.
+# The limit applies to the tails of all queues, except those with few entries.
+TAILS_BYTES_MAX = 32 * 1024 * 1024
 REFUSED_TAIL_BYTES_MAX = 256 * 1024  # A longer tail is dropped if its queue file cannot be written.
 CUT_QUEUES_MAX = 100  # A step takes 14 to 34 ms if all entries are in files.
-CUT_QUEUE_BYTES = 64 * 1024  # This amount of unverified file data counts as one queue.
-CUT_QUEUE_GROUPS = 25  # This number of groups counts as one queue.
+CUT_QUEUE_BYTES = 64 * 1024  # Each 64 KiB of unverified file data counts as one queue.
+CUT_QUEUE_GROUPS = 25  # Every 25 groups count as one queue.
 CUT_ROWS_PER_RECORD_MAX = 5_000  # A retention record contains up to this number of rows of missed messages.
-FILES_OPEN_MAX = 2_048  # This limit applies to the files of a store. Connections also need descriptors.
+FILES_OPEN_MAX = 2_048  # The limit applies to the files of a store. Connections also need descriptors.
 FLUSHES_IN_FLIGHT_MAX = 3
 SNAPSHOT_LOG_BYTES = 64 * 1024 * 1024
 REPLAYED_BETWEEN_SPILLS = 1_000
@@ -87,22 +89,22 @@ REFUSALS_KEPT = 1_000
 
 RECEIVE_BATCH_MAX = 32
 RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # A response may always contain one message of any size.
-ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # This is the total size of the messages in unread receive responses.
+ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # Messages in unread receive responses may have this total size.
 ENTRIES_PER_REQUEST_MAX = 1_024
-FIELDS_PER_REQUEST_MAX = 32_768  # This includes the fields of nested messages.
+FIELDS_PER_REQUEST_MAX = 32_768  # The fields of nested messages are included.
 POLLS_PER_CLIENT_MAX = 1_024
 LONG_POLL_MS = 20_000  # A long poll lasts no longer than this.
-LEASE_MS_DEFAULT = 60_000  # This applies to a receive without an invisible duration.
+LEASE_MS_DEFAULT = 60_000  # The default applies to a receive without an invisible duration.
 POLLS_MAX = 16_384
 # Only half of the polls may come from one address, which may be a proxy.
 POLLS_PER_ADDRESS_MAX = POLLS_MAX // 2
 STREAMS_PER_CLIENT_MAX = 16  # When another Telemetry stream is opened, the oldest one is closed.
 LENT_PER_CLIENT_MAX = 1_024  # The last response to a client is stored for this number of groups and topics.
-COMMANDS_WAITING_MAX = 1_000  # This applies to unread commands in a client's Telemetry stream.
+COMMANDS_WAITING_MAX = 1_000  # The limit applies to unread commands in a client's Telemetry stream.
 # A stream accepts another command as long as it is below this limit.
 COMMANDS_WAITING_BYTES_MAX = 8 * 1024 * 1024
 COMMANDS_WAITING_ALL_BYTES_MAX = 64 * 1024 * 1024
-CLIENT_SERIES_MAX = 50_000  # This is the total for all clients, and requires 40 MB.
+CLIENT_SERIES_MAX = 50_000  # The limit applies to all clients together, which require 40 MB.
 CLIENT_SERIES_EACH_MAX = 256
 CLIENTS_MAX = 50_000
 CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # The other half is reserved for clients at other addresses.
@@ -133,11 +135,12 @@ FILTER_PASSES_MAX = 128  # For 16 KiB, all CONTAINS passes over a property take 
 FILTER_NUMBER_CHARACTERS_MAX = 128
 FILTER_NUMBERS_KEPT_MAX = 4_096
 FILTERS_KEPT_MAX = 512
-# This applies per topic. A message skipped by a receive is checked against all filters.
+# The limit applies per topic. A message skipped by a receive is checked against all filters.
 FILTERS_PER_GROUP_MAX = 8
-FILTERS_WORK_MAX = 900  # This is in WORK_NS per 16 KiB message, or 18 ms for all filters of a group.
-FILTERS_BYTES_MAX = 64 * 1024 * 1024  # This is the total size of the filters of all groups.
-FILTER_IDLE_MS = 5 * 60_000  # This allows for a rolling update and for the restart of a killed client.
+FILTERS_WORK_MAX = 900  # The limit is in WORK_NS per 16 KiB message. All filters of a group take up to 18 ms.
+FILTERS_BYTES_MAX = 64 * 1024 * 1024  # The filters of all groups may have this total size.
+# The interval allows for a rolling update and for the restart of a killed client.
+FILTER_IDLE_MS = 5 * 60_000
 FILTER_STEP_MS = 60_000  # A longer interval between two receives does not count as idle time.
 FILTER_LOOK_MS = 10_000
 FILTER_SETTINGS_MS = 6 * 60_000  # Official clients repeat their settings at intervals of 5 minutes or more.
@@ -153,7 +156,7 @@ CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
 # A new producer triggers up to this number of check-backs. Each check-back triggers another.
 CHECKS_WOKEN_MAX = 32
 HALVES_LOOKED_AT_ONCE = 250
-HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # This applies to half messages whose records are in keep files.
+HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # The half messages have records in keep files.
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
@@ -183,8 +186,9 @@ REQUEST_BYTES_MAX = 32 * 1024 * 1024
 CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients wait.
 CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # Each record counts as at least this number of bytes.
 CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients are rejected.
-CALLS_PER_TURN_MAX = 256  # This applies to each event loop iteration, or to one call with several messages.
-# This applies to the requests of an event loop iteration, or to one message.
+# The limit applies to each event loop iteration. One call with several messages is always allowed.
+CALLS_PER_TURN_MAX = 256
+# The limit applies to the requests of an event loop iteration. One message is always allowed.
 CALLS_PER_TURN_BYTES_MAX = 8 * 1024 * 1024
 CALLER_WAITING_BYTES = 1024  # Each waiting call counts as this number of bytes plus its message.
 TIMERS_PER_TOPIC_MAX = 200_000_000
@@ -192,24 +196,24 @@ CLOCK_BACK_MS_MIN = 50
 CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50
 
-# This applies to the bodies in a query response, which may always contain one message.
+# The limit applies to the bodies in a query response, which may always contain one message.
 LOOK_BYTES_MAX = 4 * 1024 * 1024
 HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
 
-# These streams are shared by long polls and all other calls.
+# The streams are shared by long polls and all other calls.
 CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX
 CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # Each connected client has at least one open stream.
-STREAM_WINDOW_BYTES = 1024 * 1024  # This limits the unread bytes of a request.
+STREAM_WINDOW_BYTES = 1024 * 1024  # A request may have this number of unread bytes.
 CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
-# This is the total for all open calls. Further calls are rejected.
+# The headers of all open calls may have this total size. Further calls are rejected.
 CONNECTION_HEADERS_BYTES_MAX = 2 * 1024 * 1024
-HEADERS_COUNT_MAX = 128  # This is the number of fields in a header block.
+HEADERS_COUNT_MAX = 128  # A header block may contain this number of fields.
 HEADER_BLOCK_BYTES_MAX = (
     2 * HEADERS_BYTES_MAX
 )  # Blocks up to this size are rejected. A larger block ends the connection.
-# This applies to a whole frame, to a header block that spans several frames, and to a preface.
+# The time limit applies to a whole frame, to a header block that spans several frames, and to a preface.
 FRAME_MS_MAX = 20_000
 IDLE_FRAMES_MAX = 2_000  # A burst may contain this number of frames that make no progress.
 IDLE_FRAMES_PER_SECOND = 100
@@ -220,31 +224,31 @@ PING_INTERVAL_MS_MIN = 10_000
 WORK_PER_TURN_MAX = 32
 REQUEST_MS_MAX = 30_000  # The time to transfer the request at the minimum rate is added.
 REQUEST_BYTES_PER_SECOND_MIN = 8 * 1024
-# This applies to incomplete requests and to unread messages of request streams.
+# The limit applies to incomplete requests and to unread messages of request streams.
 REQUESTS_BYTES_MAX = 8 * REQUEST_BYTES_MAX
 REQUESTS_PER_CONNECTION_BYTES_MAX = 2 * REQUEST_BYTES_MAX
-REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # This limits the decompressed size of a message.
-UNPACKED_RATIO_MAX = 32  # This is the expected compression ratio of a message.
+REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # A message may have this decompressed size.
+UNPACKED_RATIO_MAX = 32  # A message is expected to have at most this compression ratio.
 UNPACKED_BYTES_FREE = 512 * 1024  # A message may exceed the expected ratio by this number of bytes.
 # Each connection may decompress this amount per event loop iteration, or one message.
 UNPACKED_PER_TURN_BYTES = 512 * 1024
-UNPACKED_BYTES_PER_FRAME = 1024  # This excess over the ratio counts as one frame without progress.
+UNPACKED_BYTES_PER_FRAME = 1024  # Each 1 KiB above the ratio counts as one frame without progress.
 QUESTION_BYTES_MAX = 64 * 1024  # A request that opens a stream is kept in memory until the stream ends.
-CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # This limits the unread response data of a connection.
-# This is the total for all connections.
+CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # A connection may have this amount of unread response data.
+# The limit applies to all connections together.
 UNREAD_BYTES_MAX = ANSWERS_BYTES_MAX + COMMANDS_WAITING_ALL_BYTES_MAX
 UNREAD_MS_MAX = 60_000  # A client must read some of its response data within this time.
-WATCHES_MAX = 16_384  # This limits the number of concurrent health watches.
+WATCHES_MAX = 16_384  # A broker serves this number of concurrent health watches.
 HANDSHAKES_MAX = 64  # A slow TLS handshake releases its slot.
 HANDSHAKE_SLOT_MS_MAX = 500
 HANDSHAKE_MS_MAX = 10_000
 
 HTTP_BODY_BYTES_MAX = 512 * 1024  # A 64 KiB schedule fits even if every character is escaped.
-# This allows BODY_BYTES_MAX in base64 plus properties. Parsing takes 16 ms.
+# A body of BODY_BYTES_MAX in base64, plus properties, fits. Parsing takes 16 ms.
 HTTP_MESSAGES_BYTES_MAX = 6 * 1024 * 1024
-HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # This is the total size of the bodies of concurrent requests.
+HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # The bodies of concurrent requests may have this total size.
 HTTP_BODY_VALUES_MAX = 10_000  # The values of a JSON body include names and brackets.
-HTTP_FIELDS_MAX = 5_000  # This number of fields is checked per call. Reporting 1,000 errors takes 1 ms.
+HTTP_FIELDS_MAX = 5_000  # A call checks this number of fields. Reporting 1,000 errors takes 1 ms.
 HTTP_TIMERS_VALUES_MAX = 100_000
 HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
@@ -261,7 +265,7 @@ DEAD_LETTERS_LOOKED_AT_ONCE = 32
 DEAD_LETTERS_LOOKED_AT_MAX = 50_000
 TIMERS_LOOKED_AT_FIRST = 250
 TIMERS_LOOKED_AT_MIN = 64
-TIMERS_LOOK_WORK_MAX = 250  # This is in WORK_NS, for timer records that are read together.
+TIMERS_LOOK_WORK_MAX = 250  # The limit is in WORK_NS and applies to timer records that are read together.
 TIMERS_LOOKED_AT_MAX = 64_000
 TASKS_RUNNING_MAX = 4
 TASKS_KEPT_MAX = 100

@@ -149,7 +149,7 @@ class CommitLog:
     def append_encoded(self, encoded: bytearray) -> None:
         """Add contiguous encoded records to the next flush.
 
-        They must begin at `end_offset` and fit in the segment.
+        The records must begin at `end_offset` and fit in the segment.
         """
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
@@ -192,7 +192,7 @@ class CommitLog:
     def flushed(self, flush: Flush) -> None:
         """Process a flush that has been written.
 
-        Its records become readable when all earlier flushes have been written.
+        The records of a flush become readable when all earlier flushes have been written.
         """
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
@@ -304,7 +304,7 @@ class CommitLog:
     def not_synced(self, sync: Sync) -> None:
         """Take back a sync that was not performed after an earlier failure.
 
-        It is included in the next sync.
+        The sync is included in the next sync.
         """
         self._unsynced_paths |= set(sync.paths)
 

@@ -62,7 +62,8 @@ class Message:
     def message_type(self) -> MessageType:
         """The type of the message.
 
-        It is determined by the first attribute that is present: transaction, delay, FIFO, priority, or lite.
+        The type is determined by the first attribute that is present: transaction, delay, FIFO, priority, or
+        lite.
         """
         if self.transactional:
             return MessageType.TRANSACTION

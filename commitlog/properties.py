@@ -95,8 +95,8 @@ def of_record(record: Record) -> dict[str, str]:
 def encode_message(message: Message, marks: str = "") -> bytes:
     """Return the encoded attributes of a message.
 
-    They follow the message's own properties, which do not have reserved names. `marks`, which contains
-    encoded pairs, is appended. This takes half the time of encoding a dictionary.
+    The attributes follow the message's own properties, which do not have reserved names. `marks`, which
+    contains encoded pairs, is appended. Encoding a message takes half as long as encoding a dictionary.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -121,7 +121,7 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 def _keys_pairs(keys: tuple[str, ...]) -> str:
     """Return the pairs for the keys.
 
-    These are RocketMQ's KEYS, which are separated by spaces, and the lengths of the keys if any of them
+    The pairs are RocketMQ's KEYS, which are separated by spaces, and the lengths of the keys if any key
     contains a space.
     """
     lengths = key_lengths(keys)
@@ -153,7 +153,7 @@ def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def to_message(record: Record) -> Message:
-    """Return the message in a record, under its real topic. This is the inverse of `encode_message`.
+    """Return the message in a record, under its real topic. The function is the inverse of `encode_message`.
 
     The broker's own properties are omitted, except for the due time, which is returned as `delivery_ms`. The
     body is either uncompressed or in gzip format. Raise `LibraryMissing` if the library that is required to

@@ -1,10 +1,10 @@
 """Implements a thread-safe `Disk` on operating system files.
 
 A thread may delete a file while another thread is reading it. In this case, the read returns no bytes. A read
-never creates a file that was deleted, which would leave an empty segment for the next startup. It also never
-reads from a different file (`commitlog.descriptors`). Files are not mapped into memory (`commitlog.view`).
-Every error message contains the path of the file. The guarantees of each method are documented in
-`commitlog.disk`.
+never creates a file that was deleted, which would leave an empty segment for the next startup. A read also
+never reads from a different file (`commitlog.descriptors`). Files are not mapped into memory
+(`commitlog.view`). Every error message contains the path of the file. The guarantees of each method are
+documented in `commitlog.disk`.
 
     write         pwrite to the page cache
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
@@ -12,8 +12,8 @@ Every error message contains the path of the file. The guarantees of each method
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-In this table, "the name" means an fsync of the folder that contains the file. It is performed once for each
-file that the process has created or found.
+In this table, "the name" means an fsync of the folder that contains the file. The fsync is performed once for
+each file that the process has created or found.
 
 Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability depends on the
 kernel, which must report a failed write on every open file description. Linux has done this since version
@@ -169,7 +169,7 @@ class RealDisk:
         If one of the concurrent syncs fails, all of them are considered failed. Linux reports a failed page
         write once for each open file description. If two syncs shared an open file description, one of them
         would receive the error, and the other would succeed even though its pages may be lost. Therefore,
-        each sync uses its own open file description. It also fails if another sync has failed since
+        each sync uses its own open file description. A sync also fails if another sync has failed since
         `failures_before` was read. One open file description is kept for the next write, unless it would
         report a failure again.
         """
@@ -288,7 +288,7 @@ class RealDisk:
         """Remove the state of a file or of all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
-        if os.path.isdir(self.root / path):  # It may not be possible to list the folder.
+        if os.path.isdir(self.root / path):  # The folder may not be listable.
             self._files.forget_within(f"{path}/")
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 

@@ -117,9 +117,9 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 class Keeping:
     """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
-    It may run once the log is durable up to `durable_at`, because records that end half messages must be
-    durable. Then, a retention record is appended. When this record is durable, the second step (`Deletion`)
-    is run.
+    The first step may run once the log is durable up to `durable_at`, because records that end half messages
+    must be durable. Then, a retention record is appended. When this record is durable, the second step
+    (`Deletion`) is run.
 
     The process may end between any two of these steps. A new keep file includes all records of an existing
     keep file with the same name, and replaces it by renaming. Therefore, records from an earlier attempt are

@@ -8,7 +8,7 @@
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
 The free space must also be sufficient for a reserve file with the size of a segment. The segment size is
-chosen once, when the store is created. It can be overridden with `--segment-bytes`.
+chosen once, when the store is created. The segment size can be specified with `--segment-bytes`.
 """
 
 from __future__ import annotations

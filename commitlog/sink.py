@@ -8,8 +8,8 @@ A sink receives the bytes of flushes, and may be the segment files on the local 
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
 1. Parts are contiguous, and include the end of a segment. A sink that receives all parts has a byte-for-byte
-   copy of the log, even if it uses different segments. It can therefore compute a chained checksum over the
-   log.
+   copy of the log, even if it uses different segments. The sink can therefore compute a chained checksum over
+   the log.
 2. The unused end of a segment (undefined in RocketMQ, zeros in Tidewheel) is passed to a sink only as a
    length. Therefore, the unused end of a 1 GiB segment uses only eight bytes in a sink.
 3. A sink accepts up to `appends_max` concurrent appends, which must begin in the order of their offsets. When

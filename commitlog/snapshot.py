@@ -3,8 +3,8 @@
 With a snapshot, recovery does not need to read the log from the beginning, and retention can delete the log
 before the snapshot.
 
-A snapshot at offset S contains the state after all records below S. It is taken when the log is durable up to
-S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
+A snapshot at offset S contains the state after all records below S. A snapshot at offset S is taken when the
+log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"

@@ -9,11 +9,11 @@ The first release uses version 1, and each release can open the stores of the pr
 later version is rejected (`StoreTooNew`). Programs before the first release wrote a number without the name.
 Releases reject the stores of such programs (`StoreTooOld`), and such programs reject the stores of releases.
 
-The segment size is written only once, when the store is created. It is written to a new file that is synced
-and renamed. The segment size is stored only in the file `format`, and is not derived from the lengths of
-other files. If the file is damaged, the size is derived from the segments, and the damage is reported. If the
-file is missing, a folder with a commitlog is considered a Tidewheel store only if it contains a file that no
-other program writes. Therefore, a store of Apache RocketMQ is never modified.
+The segment size is written only once, when the store is created. The segment size is written to a new file
+that is synced and renamed. The segment size is stored only in the file `format`, and is not derived from the
+lengths of other files. If the file is damaged, the size is derived from the segments, and the damage is
+reported. If the file is missing, a folder with a commitlog is considered a Tidewheel store only if it
+contains a file that no other program writes. Therefore, a store of Apache RocketMQ is never modified.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
     """Raise `NotAStore` if a folder contains foreign files.
 
-    They are allowed if `knows_format` is true and the file `format` exists.
+    Foreign files are allowed if `knows_format` is true and the file `format` exists.
     """
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return

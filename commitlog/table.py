@@ -1,21 +1,21 @@
 """Implements a large table that can be captured for a snapshot without being copied.
 
-Its parts are copied on write.
+The parts of a table are copied on write.
 
     parts, in the order of insertion           | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot, which a worker writes
     put, pop  copy a shared part before modifying it
 
 Rules:
-- A key is a number or a string. A row is stored in the `marshal` format. This format depends on the
+- A key is a number or a string. A row is stored in the `marshal` format. The `marshal` format depends on the
   interpreter, and is therefore used only in memory. Python's garbage collector does not traverse a dictionary
   of bytes objects. With 200,000 tuples instead of bytes, a copy blocked the event loop for 12 to 17 ms, and
   garbage collection blocked it twice for another 10 to 25 ms.
 - If a row replaces another row, it keeps the position of that row. Parts with few remaining rows are merged.
 
 Cost: In a table with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest rows.
-Copying a part takes 1.1 ms. Weak spot: A lookup searches the parts one by one. Its cost increases with the
-number of parts, and is highest for a missing row.
+Copying a part takes 1.1 ms. Weak spot: A lookup searches the parts one by one. The cost of a lookup increases
+with the number of parts, and is highest for a missing row.
 """
 
 from __future__ import annotations

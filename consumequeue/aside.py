@@ -39,7 +39,7 @@ def delete_aside(disk: Disk) -> None:
             disk.delete(name)
         except SyncFailed:
             raise
-        except OSError:  # The next startup tries again. Until then, the folder uses disk space.
+        except OSError:  # The next startup tries again. The folder uses disk space until it has been deleted.
             continue
 
 

@@ -49,7 +49,10 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the positions and bits for many keys as two arrays. They are computed as in `probe_of`."""
+    """Return the positions and bits for many keys as two arrays.
+
+    The positions and bits are computed as in `probe_of`.
+    """
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
     mixed ^= mixed >> _u64(33)

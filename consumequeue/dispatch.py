@@ -37,10 +37,10 @@ renamed and are no longer read (`delete_files`).
 If the first records of a queue are lost because the log is damaged, the queue begins with a gap
 (`begin_with_gap`), unless retention has removed the records (`firsts_there`). Retention has not removed the
 records if the queue is replayed for the first time, or if the log still contains the position of the first
-record. Otherwise, a rebuilt queue may begin at a higher offset than the recorded first offset. This happens
-if retention could not read a damaged queue file and the log no longer contains the first records of the
-queue. A snapshot lists such queues until their first offsets have been recorded in the log (`unrecorded`;
-`services.broker.housekeeping`).
+record. If retention may have removed the records, a rebuilt queue may begin at a higher offset than the
+recorded first offset. The higher offset is used if retention could not read a damaged queue file and the log
+no longer contains the first records of the queue. A snapshot lists such queues until their first offsets have
+been recorded in the log (`unrecorded`; `services.broker.housekeeping`).
 
 Cost: Each record adds 20 bytes to a queue. All records of a queue are appended in one step (`dispatch_runs`).
 With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes
@@ -363,8 +363,8 @@ class Dispatch:
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
         """Raise the first offset of each queue in `minimums`, given as tuples (topic, queue ID, offset).
 
-        `begins_at` contains the log offsets of the entries at the new first offsets, if they are known. It
-        has the same format as the second list returned by `minimums`.
+        `begins_at` contains the log offsets of the entries at the new first offsets, if they are known.
+        `begins_at` has the same format as the second list returned by `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -473,8 +473,8 @@ class Dispatch:
         """Register the files that a checkpoint could not write or sync.
 
         After a failed sync, data written to the file may be lost even if the next sync succeeds. The marker
-        file is deleted immediately. Some of the files are processed immediately, and the rest are processed
-        by `doubt_on`.
+        file is deleted immediately. The first failed files are processed immediately, and the rest are
+        processed by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -518,8 +518,8 @@ class Dispatch:
     def wants_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
-        This is the case if the files are undamaged and have no marker file yet. If the marker file no longer
-        exists, it was deleted because of damage, possibly after the checkpoint began.
+        A checkpoint must write the marker file if the files are undamaged and have no marker file yet. If the
+        marker file no longer exists, it was deleted because of damage, possibly after the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
@@ -572,9 +572,10 @@ class Dispatch:
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
-        """Return whether the folder of every topic exists. This is the only check of the files at startup.
+        """Return whether the folder of every topic exists.
 
-        Return False if the folder of the queues cannot be listed, because all queues can be rebuilt.
+        The existence of the folders is the only check of the files at startup. Return False if the folder of
+        the queues cannot be listed, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}

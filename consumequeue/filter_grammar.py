@@ -1,6 +1,6 @@
 """Defines the grammar of SQL filter expressions.
 
-It has the keywords of RocketMQ and the operator precedence of SQL92.
+The grammar has the keywords of RocketMQ and the operator precedence of SQL92.
 
 The following table lists the operators, with the lowest precedence first. Operators with the same precedence
 are left-associative.

@@ -121,7 +121,7 @@ def constant(kind: Kind, value: Value, place: Place) -> Term:
 def named(name: str, place: Place) -> Term:
     """Return the term for a property.
 
-    This includes properties that are set by RocketMQ, such as TAGS and KEYS.
+    The property may be one that is set by RocketMQ, such as TAGS or KEYS.
     """
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
@@ -293,7 +293,8 @@ def truth(term: Term) -> Verdict:
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
     """Return `decisive` if any result equals `decisive`.
 
-    Otherwise, return unknown if any result is unknown, or else the opposite of `decisive`.
+    If no result equals `decisive`, return unknown if any result is unknown, or else the opposite of
+    `decisive`.
     """
     asked = tuple(verdicts)
 

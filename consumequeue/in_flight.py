@@ -41,8 +41,8 @@ a lease first updates the offsets, and then updates the in-flight state.
 
 A queue for lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
 In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. A lite
-topic is treated as a message group. Its next message is looked up when the lease of the previous message has
-ended.
+topic is treated as a message group. The next message of a lite topic is looked up when the lease of the
+previous message has ended.
 
 Memory: There is one entry for each message that is leased, ready, parked, or set aside, and the number of
 messages in each state is limited. Cost: Each lease, each end of a lease, and each delivery turn requires one
@@ -226,7 +226,7 @@ class InFlight:
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
         """Set the candidate aside for the filters in a bit mask.
 
-        Its message group remains closed in the meantime.
+        The message group of the candidate remains closed in the meantime.
         """
         if offset == self.next_offset:
             self.next_offset += 1
@@ -244,8 +244,8 @@ class InFlight:
     def lease(self, lease: Lease) -> None:
         """Lease the candidate or the next message of a run."""
         offset = lease.queue_offset
-        # If neither case applies, the message is the next message of a run. This message was parked below the
-        # next offset, and `_hold` removes it from its message group.
+        # If neither case applies, the message is the next message of a run. The next message of a run was
+        # parked below the next offset, and `_hold` removes it from its message group.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -285,9 +285,10 @@ class InFlight:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Remove messages that are done. They may have been leased, candidates, or later fresh messages.
+        """Remove messages that are done.
 
-        Return the leases that have ended.
+        The messages may have been leased, candidates, or later fresh messages. Return the leases that have
+        ended.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []

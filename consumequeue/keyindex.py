@@ -5,10 +5,10 @@ The newest records are found first.
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is defined by a schema of `consumequeue.run_store`. It contains all records that belong to a
-queue: messages, half messages and timers (under their real topic), and dead letters. An entry consists of a
-64-bit hash and the physical offset of the record. The caller reads the record and compares the key
-(`carries`), so the results are exact.
+The key index is defined by a schema of `consumequeue.run_store`. The key index contains all records that
+belong to a queue: messages, half messages and timers (under their real topic), and dead letters. An entry
+consists of a 64-bit hash and the physical offset of the record. The caller reads the record and compares the
+key (`carries`), so the results are exact.
 
 1. Records are added in log order. Therefore, the runs, the batches, and the remaining entries in memory cover
    ascending parts of the log, and they are searched in reverse order. As a result, a search for the newest

@@ -5,8 +5,8 @@ Lite topics are identified by their codes.
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
 The lite index depends only on the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
-Therefore, the index is not stored on disk. It is rebuilt from the entries at startup, at a rate of a few
-million entries per second. Each query first reads the new entries of the queue. Below the floor, where no
+Therefore, the index is not stored on disk. The index is rebuilt from the entries at startup, at a rate of a
+few million entries per second. Each query first reads the new entries of the queue. Below the floor, where no
 group has unfinished messages, the index keeps only the last offset of each lite topic. If a group returns to
 an offset below the floor, the index is rebuilt from a lower floor.
 

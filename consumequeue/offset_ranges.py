@@ -1,6 +1,6 @@
 """Implements a set of queue offsets that is stored as ranges.
 
-Its size depends on the number of holes rather than the number of offsets.
+The size of the set depends on the number of holes rather than the number of offsets.
 
 The starts and the exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If
 offsets are added at the end of the last range, as is usual for acknowledgements, only one end is changed. Any

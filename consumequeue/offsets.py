@@ -6,15 +6,16 @@ All offsets below `committed_offset` are done. Above `committed_offset`, the off
 as ranges. For each offset that is not done, the failed attempts are stored (`attempts.py`). For message
 groups and lite topics, the current leases are also stored.
 
-`GroupOffsets` contains the entire durable state of a group on a queue. This state is changed only by records.
-The operation that decides on a change and the recovery that replays its record call the same function:
+`GroupOffsets` contains the entire durable state of a group on a queue. The durable state is changed only by
+records. The operation that decides on a change and the recovery that replays its record call the same
+function:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
     reopen      finished messages must be delivered again                  `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
-A lease of a message without a message group is not recorded. It exists only in `in_flight.py`.
+A lease of a message without a message group is not recorded. Such a lease exists only in `in_flight.py`.
 
 Memory: The attempts of all unfinished messages are stored, and one range is stored for each hole between
 finished messages. Weak spot: A single message that is never acknowledged prevents the committed offset from
@@ -85,7 +86,7 @@ class GroupOffsets:
     def finish(self, first: int, end: int) -> None:
         """Mark the messages from `first` up to `end`, exclusive, as done.
 
-        Their attempts and leases are dropped.
+        The attempts and leases of the messages are dropped.
         """
         if self._attempts:  # Every lease has attempts.
             self._forget(first, end)
@@ -115,7 +116,7 @@ class GroupOffsets:
     def skip_to(self, queue_offset: int) -> None:
         """Mark all messages below `queue_offset` as done, because they were deleted.
 
-        Their leases remain until they end.
+        The leases of deleted messages remain until they end.
         """
         if queue_offset <= self.committed_offset:
             return
@@ -150,8 +151,9 @@ class GroupOffsets:
     def taken(self) -> int | dict[str, Any]:
         """Return the current state, which `kept` converts to a snapshot row.
 
-        For most queues, the committed offset is the entire state. It is returned on its own, so that a
-        checkpoint of many queues takes little event loop time. For an untouched queue, the result is 0.
+        For most queues, the committed offset is the entire state. The committed offset is then returned on
+        its own, so that a checkpoint of many queues takes little event loop time. For an untouched queue, the
+        result is 0.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset

@@ -150,7 +150,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of queue `queue_id` of `topic`. Its files contain `written_count` entries."""
+    """The index of queue `queue_id` of `topic`. The files of the queue contain `written_count` entries."""
 
     __slots__ = (
         "_begins_at",
@@ -647,7 +647,7 @@ class ConsumeQueue:
     def whole_bytes(self, queue_offset: int) -> int:
         """Return the size of the file that contains an entry if reading the entry reads the whole file.
 
-        Otherwise, return 0.
+        If only a part of the file must be read, return 0.
         """
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
             return 0  # The entry may have been read from the tail, in which case the file has not been read.
@@ -778,7 +778,7 @@ def kept(taken: TakenQueue) -> Row:
     """Return the row of a queue for a snapshot. The function is thread-safe.
 
     The row contains the number of entries in files, a tuple (first byte, CRC-32) for each file, and the first
-    offset. It also contains the tail in base64 and the log offset in the first entry, or `UNKNOWN`.
+    offset. The row also contains the tail in base64 and the log offset in the first entry, or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at

@@ -21,13 +21,13 @@ The broker has two kinds of run stores. Each kind has its own schema, in-memory 
    long as a run outside the merge may contain an older entry for the same key. Otherwise, the older entry
    would become valid again. As a result, a lookup may return expired entries, and the caller must check them
    against its clock or offset.
-3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. It is
-   restored either completely or not at all. As long as a derived index has a damaged run, its part of each
-   snapshot is None, and the index is rebuilt at the next startup. If no file can be written to a folder, the
-   folder is set aside (`consumequeue.aside`). An index that is not derived keeps its damaged runs, because
-   they contain the only copy of their entries. Lookups that need a damaged block raise `StoreDamaged`, and
-   all other lookups succeed. A read error (EIO) is also treated as damage, and does not prevent startup or
-   checkpoints.
+3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. A derived
+   index is restored either completely or not at all. As long as a derived index has a damaged run, its part
+   of each snapshot is None, and the index is rebuilt at the next startup. If no file can be written to a
+   folder, the folder is set aside (`consumequeue.aside`). An index that is not derived keeps its damaged
+   runs, because they contain the only copy of their entries. Lookups that need a damaged block raise
+   `StoreDamaged`, and all other lookups succeed. A read error (EIO) is also treated as damage, and does not
+   prevent startup or checkpoints.
 4. Runs are selected for merging by size. A run is merged when the later runs and the new entries together
    contain at least three times as many entries. As a result, an index has about three runs of each size, and
    an entry is rewritten only when its run becomes four times as large.
@@ -172,7 +172,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index that is stored in one folder. It is initially empty."""
+    """An index that is stored in one folder. The index is initially empty."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -196,7 +196,7 @@ class RunStore(Generic[Memory]):
     def is_full(self) -> bool:
         """True if a checkpoint is due.
 
-        This is the case if too many entries are in memory or in runs that no snapshot lists.
+        A checkpoint is due if too many entries are in memory or in runs that no snapshot lists.
         """
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
@@ -228,8 +228,8 @@ class RunStore(Generic[Memory]):
     def to_write(self, until: int) -> RunsToWrite:
         """Return the state for a checkpoint. Another thread may write this state.
 
-        The caller must report the result by calling `written` or `failed`. Until then, no entries are removed
-        from memory.
+        The caller must report the result by calling `written` or `failed`. No entries are removed from memory
+        until the result has been reported.
         """
         if len(self._recent):
             self._closed.append(self._recent)

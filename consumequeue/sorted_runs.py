@@ -31,10 +31,10 @@ the same results but require more reads. No entry is returned from a damaged blo
 header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived
 index, this applies to every error that concerns the file. For any other index, it applies only to EIO.
 
-**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source. It
-yields all entries up to the lowest of the last entries in the chunks. Therefore, each pass consumes at least
-one whole chunk, and each source has at most one chunk in memory. Entries with the same key and minor field
-are always in the same pass.
+**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source. The
+pass yields all entries up to the lowest of the last entries in the chunks. Therefore, each pass consumes at
+least one whole chunk, and each source has at most one chunk in memory. Entries with the same key and minor
+field are always in the same pass.
 
 Cost: A lookup takes 0.3 us for a run that does not contain the key, and 8 us for each block that is read.
 Memory: A run with a filter uses 12 to 25 bits per entry. Each block uses 8 bytes, and a merge uses one chunk
@@ -110,7 +110,7 @@ class Schema:
 class Run:
     """A file with `entry_count` entries.
 
-    Their offsets range from `first_offset` up to `end_offset`, exclusive.
+    The offsets of the entries range from `first_offset` up to `end_offset`, exclusive.
     """
 
     schema: Schema = field(repr=False)
@@ -195,7 +195,7 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail. If they cannot be read and the index is not derived, return b""."""
+        """Return bytes of the tail. If the tail cannot be read and the index is not derived, return b""."""
         try:
             return disk.read(self.path, position, length)
         except OSError as error:

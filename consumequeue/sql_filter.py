@@ -4,11 +4,11 @@ An example is `price > 5 AND region IN ('eu', 'us')`.
 
 The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
 `filter_terms.py`. An expression is parsed once with the package lark. During parsing, the terms are combined
-into a single function. A message matches only if the function returns true. It does not match if the result
-is false or unknown. Recent filters are cached, because every long poll sends its expression again.
+into a single function. A message matches only if the function returns true. A message does not match if the
+result is false or unknown. Recent filters are cached, because every long poll sends its expression again.
 
-If Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92. Otherwise, Tidewheel behaves like
-RocketMQ. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
+If Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92. In all other cases, Tidewheel behaves
+like RocketMQ. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
 `tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
@@ -188,7 +188,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
     """Return the error for a syntax error.
 
-    It contains the text that was found and the text that was expected.
+    The error contains the text that was found and the text that was expected.
     """
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):

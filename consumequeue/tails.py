@@ -12,8 +12,9 @@ tails are written earlier.
 
 Rules:
 - A queue is checked when its tail reaches 8 entries, and each time the tail doubles in size, so that adding
-  an entry requires only one comparison. A smaller tail does not belong to any class. It uses less than a
-  third of the other memory of a queue, and its 160 bytes would occupy 4 KiB in a file.
+  an entry requires only one comparison. A smaller tail does not belong to any class. A tail with fewer than 8
+  entries uses less than a third of the other memory of a queue, and its 160 bytes would occupy 4 KiB in a
+  file.
 - `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
   at most twice this value. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
   until `bytes` is three eighths of the limit. The limit applies to the memory used by all tails, and to their
@@ -24,8 +25,8 @@ Rules:
   If a refused tail reaches 256 KiB, it is dropped. If the refused tails use more than one eighth of
   `limits.TAILS_BYTES_MAX`, the tails with the oldest attempts are dropped (`to_let_go`). Up to 2,000 tails
   are dropped at a time, which takes 4 ms.
-- A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop
-  for a few milliseconds before and after the write.
+- A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). A write blocks the event
+  loop for a few milliseconds before and after the disk is accessed.
 
 Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over very
 many queues, the tails never become full. For example, 80,000 queues with 20 entries each use 32 MiB. In this
@@ -113,7 +114,8 @@ class Tails:
     def to_write(self) -> list[ConsumeQueue]:
         """Return the next queues to write.
 
-        These are full tails or, if the total limit is exceeded, the largest tails.
+        The next queues are those with full tails or, if the total limit is exceeded, those with the largest
+        tails.
         """
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]

@@ -1,6 +1,6 @@
 """Implements the timer index, which stores the newest fact about each timer or name on disk.
 
-Its memory usage is bounded.
+The memory usage of the index is bounded.
 
 The timer index is defined by a schema of `consumequeue.run_store`, and has two instances in separate folders.
 For each timer name, with the key `hashes_of(topic, name)`, the facts are the offset, due time, and store time

@@ -1,4 +1,6 @@
-"""Defines the interface of a shared log. It is implemented for a Kafka partition and for a PostgreSQL table.
+"""Defines the interface of a shared log.
+
+The interface is implemented for a Kafka partition and for a PostgreSQL table.
 
     append_if       appends records if the head of the log equals the writer's head, and otherwise does
                     nothing

@@ -38,7 +38,8 @@ Up to `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSIT
 in each checkpoint. Older positions are not needed, because no engine retries an append for such a long time.
 
 If an engine returns two records with the same offset, the second record is skipped if it has the same CRC-32.
-Otherwise, it halts the fold. A record whose offset is lower than that of the previous record halts the fold.
+A duplicate record with a different CRC-32 halts the fold. A record whose offset is lower than that of the
+previous record halts the fold.
 
 Foreign records are skipped and counted. If a record of this cluster does not match its CRC, it is read again.
 The fourth mismatch halts the fold. After a halt, the fold does not accept any further records.
@@ -185,7 +186,7 @@ class Fold:
     def gathered(self) -> Position:
         """Return the position after the BYTES records of an unfinished flush.
 
-        If there is none, return the end of the history.
+        If no flush is unfinished, return the end of the history.
         """
         if not self._gathered:
             return Position(self.end, self.chain)

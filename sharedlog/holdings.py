@@ -45,7 +45,8 @@ COPIES_MIN: Final = 2
 class Holding:
     """The copy of the store on a node. The copy contains the history up to `end`.
 
-    It includes all records of the shared log before `next_record`. If the node has no copy, `end` is None.
+    The copy includes all records of the shared log before `next_record`. If the node has no copy, `end` is
+    None.
     """
 
     next_record: int

@@ -7,9 +7,9 @@ One table contains the records, and another table contains the head of the log.
     log_record    one row per record with the offset, the content, and the time of the append; partitioned by
                   offset range
 
-An append is a single statement. It updates the head if the head matches the writer's head, and inserts the
-records only if the head was updated. The row lock on the head serializes concurrent appends. An offset
-becomes visible to readers only after all lower offsets, because a transaction holds this lock until it
+An append is a single statement. The statement updates the head if the head matches the writer's head, and
+inserts the records only if the head was updated. The row lock on the head serializes concurrent appends. An
+offset becomes visible to readers only after all lower offsets, because a transaction holds this lock until it
 commits. The statement of a former leader does not update any row.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the standbys
@@ -111,7 +111,7 @@ SILENT_SECONDS: Final = 4
 IDLE_SECONDS: Final = 2
 """The value of `idle_in_transaction_session_timeout`.
 
-It can be short, because the statements of a transaction are sent without delay.
+The timeout can be short, because the statements of a transaction are sent without delay.
 """
 CHECK_MS: Final = 10_000
 """The statement timeout for the connections that are used for checks."""
@@ -147,7 +147,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""The default libpq connection parameters. They can be overridden by parameters in the URL."""
+"""The default libpq connection parameters. The defaults can be overridden by parameters in the URL."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),

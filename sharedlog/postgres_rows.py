@@ -1,11 +1,12 @@
 """Verifies row counts and the unique index, which show whether a log contains each record exactly once.
 
-A check reads a range of record numbers in a single snapshot. It detects gaps, duplicates, lost rows at the
-beginning or end, and a missing or invalid unique index on the record numbers. For a new log, this index is
-created by `found`, and PostgreSQL creates it on each new partition.
+A check reads a range of record numbers in a single snapshot. The check detects gaps, duplicates, lost rows at
+the beginning or end, and a missing or invalid unique index on the record numbers. For a new log, this index
+is created by `found`, and PostgreSQL creates it on each new partition.
 
 Cost: A check reads at most `RANGE_RECORDS` index entries. Weak spot: A check does not detect that the content
-of a record has changed. This is detected by the CRC of the record or by the chain (`sharedlog.scrub`).
+of a record has changed. Changed content is detected by the CRC of the record or by the chain
+(`sharedlog.scrub`).
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ A record identifies its writer, its epoch, and its position in the history.
 A record kind or body version that older programs cannot read is written only if the finalized version of the
 cluster guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the whole history. It is a 64-bit BLAKE2b hash of
-the previous chain, start, zeros, and body. If two histories have the same chain at the same end offset, they
-contain the same bytes, except in case of a hash collision.
+Integers are big-endian and unsigned. The chain identifies the whole history. The chain is a 64-bit BLAKE2b
+hash of the previous chain, start, zeros, and body. If two histories have the same chain at the same end
+offset, they contain the same bytes, except in case of a hash collision.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are

@@ -8,9 +8,9 @@ Rules
 1. An append first writes the records to the local segments without a sync, and then waits until the engine
    has committed the records. No sync is required, because a node that restarts reads the accepted records
    from the shared log again.
-2. An append returns only if the records are proven to have been accepted (`sharedlog.leading`). Otherwise, it
-   raises `NotAccepted`, which is a subclass of OSError. After this error, the node discards its core state,
-   as it does after a disk failure, and is no longer the leader.
+2. An append returns only if the records are proven to have been accepted (`sharedlog.leading`). If the
+   acceptance is not proven, the append raises `NotAccepted`, which is a subclass of OSError. After this
+   error, the node discards its core state, as it does after a disk failure, and is no longer the leader.
 3. The leader's fold applies the leader's own records in log order, in the same way as the followers' folds.
    Therefore, the leader and the followers verify the same history and store the same positions in their
    checkpoints.
@@ -119,7 +119,7 @@ class SharedSink:
 
     def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        # This is cleared only by a proof, so it remains set after an exception.
+        # `is_over` is cleared only by a proof, so it remains set after an exception.
         began_ms, self.is_over = self._clock(), True
         try:
             self._append_and_prove(records)

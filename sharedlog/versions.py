@@ -1,6 +1,6 @@
 """Defines the version of a cluster, which limits the record formats in its log.
 
-It is similar to `metadata.version` in Kafka.
+The cluster version is similar to `metadata.version` in Kafka.
 
 Nodes are upgraded one at a time, and a reader halts at a record kind or body format that it does not support.
 Therefore, each program announces the highest version that it *supports*. The cluster has a single *finalized*

@@ -14,8 +14,8 @@ record that the process has read is stored outside the copy. After a restart, it
 (`Fold.last_led`), because they can be identical in two histories.
 
 A former primary may return outdated responses, so a loss is reported only if it persists for `LOST_MS`. When
-an engine returns an outdated response, for example from a lagging standby, reading it can raise `Unknown`.
-Therefore, each request for the log bounds is preceded by a read.
+a lagging standby returns an outdated response, the read can raise `Unknown`. Therefore, each request for the
+log bounds is preceded by a read.
 
 The engine may lose the end of the log while a node is reading the log again. Therefore, the node compares the
 newest record that it has read before with the record that is now at the same offset. A candidate repeats this
@@ -125,9 +125,10 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`. If so, the engine has not lost the end of the log.
+    """Return whether a record exists after `offset`.
 
-    An unreadable record is considered to exist.
+    If there is a later record, the engine has not lost the end of the log. An unreadable record is considered
+    to exist.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))

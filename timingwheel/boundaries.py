@@ -6,13 +6,14 @@ The slots are computed arithmetically.
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
-Each boundary is a multiple of the slot length of its level. It advances when the current time is half a slot
-before the boundary. As a result, a slot is processed (read ahead or split) half a slot length before it
-starts. No level begins after the level above it. Timers that are due before B0 are called near. If a slot
+Each boundary is a multiple of the slot length of its level. A boundary advances when the current time is half
+a slot before the boundary. As a result, a slot is processed (read ahead or split) half a slot length before
+it starts. No level begins after the level above it. Timers that are due before B0 are called near. If a slot
 cannot be processed without the disk, the boundary stops at this slot, and so do all lower boundaries.
 
-If a slot of an upper level is entirely in the past, it is not split. Such a slot is called `passing`. It is
-located before B0, keeps the length of its level, and keeps its timers until all of them have ended.
+If a slot of an upper level is entirely in the past, it is not split. Such a slot is called `passing`. A
+passing slot is located before B0, keeps the length of its level, and keeps its timers until all of them have
+ended.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Boundaries:
     def limit_ms(self, level: int, now_ms: int) -> int:
         """Return the maximum boundary of `level` at `now_ms`.
 
-        It is never higher than the boundary above it.
+        A boundary is never higher than the boundary above it.
         """
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
@@ -136,7 +137,7 @@ class Boundaries:
         numbers = due_ms >> shifts
         starts_ms = numbers << shifts
         # NumPy sorts 16-bit numbers in linear time. Slots whose numbers differ by a multiple of 256 are
-        # sorted under the same number. They are separated afterwards by comparing full start times.
+        # sorted under the same number. Such slots are separated afterwards by comparing full start times.
         small = (numbers & np.uint64(0xFF)).astype(np.uint16) | (levels.astype(np.uint16) << np.uint16(8))
         for slot in self.passing:
             inside = (due_ms >= np.uint64(slot.start_ms)) & (due_ms < np.uint64(slot.end_ms))

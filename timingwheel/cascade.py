@@ -3,8 +3,8 @@
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-The writes run in a worker thread on the state returned by `Partitions.to_write`. They do not change any part
-of a file that is covered by a snapshot. Splitting a slot creates new files, and adding timers appends to
+The writes run in a worker thread on the state returned by `Partitions.to_write`. The writes do not change any
+part of a file that is covered by a snapshot. Splitting a slot creates new files, and adding timers appends to
 existing files. Therefore, a failed attempt leaves only bytes that are not covered by any snapshot. The next
 attempt truncates the files to remove these bytes. A timer that is deleted before the checkpoint is not
 written.
@@ -142,8 +142,8 @@ class PartitionsToWrite:
         """Return all damaged ranges that contain timers with unknown outcomes.
 
         For a split file, the stored damage is the only evidence of the damage. For any other file, the next
-        process may be able to read a bad sector. It would then treat the timers in this sector as ended,
-        because deliveries from the file have moved the watermark past them.
+        process may be able to read a bad sector. The next process would then treat the timers in this sector
+        as ended, because deliveries from the file have moved the watermark past them.
         """
         return sorted({*self.unmended, *self.damage})
 

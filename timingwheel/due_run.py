@@ -2,8 +2,8 @@
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
-The rows of a file are stored in the order of insertion. Therefore, each read scans the whole file. It keeps
-the first rows in due order (ordered by timer_offset in case of a tie) that follow the last row of the
+The rows of a file are stored in the order of insertion. Therefore, each read scans the whole file. A read
+keeps the first rows in due order (ordered by timer_offset in case of a tie) that follow the last row of the
 previous read. Each kept row uses 64 bytes, regardless of the size of the file. The next read begins while the
 rows of the last read are still being delivered. The file is read up to the length it had when the slot was
 queued for reading. Later changes to the slot are in memory.
@@ -137,7 +137,7 @@ class ReadAhead:
     after: SortKey
     count_max: int
     without: tuple[Gap, ...] = ()
-    """The known damage in all files. These ranges are not read, even if their bytes can be read now."""
+    """The known damage in all files. Damaged ranges are not read, even if their bytes can be read now."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)

@@ -26,7 +26,7 @@ SLOT_BITS: Final = 8
 SLOT_COUNT: Final = 1 << SLOT_BITS
 SLOT_MASK: Final = SLOT_COUNT - 1
 SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
-"""The exclusive upper limit for times, in milliseconds since 1970. It is in the year 10889."""
+"""The exclusive upper limit for times, in milliseconds since 1970. The limit is in the year 10889."""
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
@@ -42,7 +42,7 @@ def slot_of(level: int, due_ms: int) -> int:
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
     """Return the time in ms at which `slot` of `level` starts.
 
-    This is the current or next occurrence of the slot at `now_ms`.
+    The result is the current or next occurrence of the slot at `now_ms`.
     """
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift

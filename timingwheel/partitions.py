@@ -26,9 +26,9 @@ Upper boundaries advance first, and no boundary advances beyond the boundary abo
 Rules:
 
 * `near_until_ms` is the lowest boundary, called B0. The caller must schedule every new timer that is due
-  before B0. When `advance` moves B0 past a slot, it returns the timers of the slot that are in memory. It
-  also queues the file of the slot for reading, up to the current length of the file. As a result, each timer
-  is returned to the caller exactly once.
+  before B0. When `advance` moves B0 past a slot, it returns the timers of the slot that are in memory.
+  `advance` also queues the file of the slot for reading, up to the current length of the file. As a result,
+  each timer is returned to the caller exactly once.
 * Near timers are also stored, because they may be needed after a restart. A near timer is dropped when it is
   due at or before `watermark`, which is the due time of the last delivered timer. All timers up to the
   watermark have ended, and no timer may be added at or before the watermark.
@@ -152,8 +152,8 @@ class Partitions:
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
         """Add timers (due time in ms, offset) in the order of their offsets.
 
-        They must be due after the watermark. The caller must also schedule the timers that are due before
-        `near_until_ms`.
+        The timers must be due after the watermark. The caller must also schedule the timers that are due
+        before `near_until_ms`.
         """
         # The order of the offsets determines which of two possible slots contains a timer (`Shared.home`).
         assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
@@ -390,8 +390,8 @@ class Partitions:
     def failed(self, done: PartitionsToWrite) -> None:
         """Take back the timers of a failed checkpoint."""
         assert done is self._writing, "another checkpoint has failed"
-        # These timers are placed before later timers, because the pairs of a slot are kept in insertion
-        # order.
+        # The returned timers are placed before later timers, because the pairs of a slot are kept in
+        # insertion order.
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
@@ -606,7 +606,7 @@ class Partitions:
     def _next_move_ms(self) -> int | None:
         """Return the next time at which a boundary must move.
 
-        This is when a boundary reaches a slot with timers, or when such a slot is entirely in the past.
+        A boundary must move when it reaches a slot with timers, or when such a slot is entirely in the past.
         """
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):

@@ -1,6 +1,6 @@
 """Manages shared slots, which are small slots of upper levels.
 
-They are not split, and overlap slots of lower levels.
+Shared slots are not split, and overlap slots of lower levels.
 
 When the boundary of a level reaches a slot whose file has no more rows than a single read-ahead, the boundary
 advances past the slot. Timers that are set later are added to slots of the levels below. The timers in the
@@ -9,8 +9,8 @@ timers writes each timer only once, and boundaries can advance without a checkpo
 
 Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
 set before the file was last written. A timer is in the first shared slot whose `last_offset` is not lower
-than the timer's offset. If there is none, the slot is determined by the current boundaries. Cost: Only a few
-entries are kept in memory.
+than the timer's offset. If no such slot exists, the slot is determined by the current boundaries. Cost: Only
+a few entries are kept in memory.
 """
 
 from __future__ import annotations

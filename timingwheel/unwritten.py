@@ -1,8 +1,8 @@
 """Stores the timers that have not been written to a file yet.
 
-They are grouped by slot and kept in insertion order, using 16 bytes each.
+The timers are grouped by slot and kept in insertion order, using 16 bytes each.
 
-A tombstone marks a timer in memory or in a file as deleted. It also uses 16 bytes.
+A tombstone marks a timer in memory or in a file as deleted. A tombstone also uses 16 bytes.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Setting, moving, and canceling a timer takes O(1) time, and timers expire in due order.
 
 A timer is an integer whose meaning is defined by the caller. The wheel stores the due time of each pending
-timer. Its slots contain pairs of a due time and a timer (see `timingwheel.levels`). If a timer is canceled or
-moved, the old pair remains in its slot. A pair is valid only if it matches the current due time of the timer.
-A stale pair is dropped when its due time is reached. When half of the pairs are stale, all slots are swept
-one after the other. Otherwise, stale pairs would accumulate if long leases end within milliseconds. During a
-sweep, each call that creates a stale pair checks `_SWEPT_EACH` pairs, so that no single call performs the
-whole sweep. Sweeping 200,000 pairs takes 40 to 130 ms. Rules:
+timer. The slots of a wheel contain pairs of a due time and a timer (see `timingwheel.levels`). If a timer is
+canceled or moved, the old pair remains in its slot. A pair is valid only if it matches the current due time
+of the timer. A stale pair is dropped when its due time is reached. When half of the pairs are stale, all
+slots are swept one after the other. Without the sweep, stale pairs would accumulate if long leases end within
+milliseconds. During a sweep, each call that creates a stale pair checks `_SWEPT_EACH` pairs, so that no
+single call performs the whole sweep. Sweeping 200,000 pairs takes 40 to 130 ms. Rules:
 
 * `advance(now_ms)` returns only timers that are due at or before `now_ms`.
 * Timers are returned in due order. Timers with the same due time are returned in the order in which they were
@@ -20,7 +20,8 @@ setting a timer.
 
 Cost: Each timer uses one dictionary entry and up to four integers. An empty slot uses no memory. The wheel
 jumps from one occupied slot to the next, so idle periods of any length have no cost. A cascade moves all
-timers of a slot at once. It takes at least 50 us, and less than 1 us per timer for thousands of timers.
+timers of a slot at once. A cascade takes at least 50 us, and less than 1 us per timer for thousands of
+timers.
 
 Weak spot: A slot is always emptied as a whole. If a slot contains very many timers, the `advance` call that
 enters it takes a long time, regardless of `count_max`.
@@ -140,8 +141,8 @@ class Wheel:
     def next_due_ms(self) -> int | None:
         """Return the time at which `advance` must be called next, or None if there is none.
 
-        The time is not later than the next due time. It may be the start of a slot whose timers only cascade
-        or have all been canceled.
+        The time is not later than the next due time. The returned time may be the start of a slot whose
+        timers only cascade or have all been canceled.
         """
         if self._expired:
             return self.now_ms

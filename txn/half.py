@@ -1,13 +1,13 @@
 """Creates the records of half messages, of their outcomes, and of their check-backs.
 
 A half message is the user's message, stored in queue 0 of RocketMQ's half topic with the real topic and queue
-as properties. It is never delivered. The commit is a single record, which contains the message under its real
-topic. Its transaction type is commit, and `half_offset` contains the offset of the half message. If the half
-message has a delivery time, the commit is a timer record in the same format. The commit record is also the
-outcome, so a crash cannot leave a message without its outcome. A rollback or an expiry has a separate outcome
-record. A check-back record contains a counter, and a late end record contains the requested outcome. Each
-half message and each check-back contains the time of the next check-back in `TW_CHECK_MS`, because the
-settings are not stored in records.
+as properties. A half message is never delivered. The commit is a single record, which contains the message
+under its real topic. The transaction type of the record is commit, and `half_offset` contains the offset of
+the half message. If the half message has a delivery time, the commit is a timer record in the same format.
+The commit record is also the outcome, so a crash cannot leave a message without its outcome. A rollback or an
+expiry has a separate outcome record. A check-back record contains a counter, and a late end record contains
+the requested outcome. Each half message and each check-back contains the time of the next check-back in
+`TW_CHECK_MS`, because the settings are not stored in records.
 
 The transaction ID contains the log offset of the half message and a checksum of the message ID:
 
@@ -47,7 +47,8 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""The policy for records without `TW_CHECK_MS`. It is part of the record format and must not be changed."""
+"""The policy for records without `TW_CHECK_MS`. The policy is part of the record format and must not be
+changed."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:

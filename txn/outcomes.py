@@ -5,12 +5,12 @@ rolled back, only the last `ended_halves_max` (`commitlog.applied_limits`) are k
 can be found in the log through the key index (`services.broker.halves.transactions`). Therefore, memory usage
 and snapshot size depend on the number of open and expired half messages, but not on the number of ended half
 messages. An ended half message uses about 175 bytes. With a limit of 100,000, ended half messages used 17 MiB
-of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index lookup and a read. This
-is needed only if a half message is ended twice.
+of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index lookup and a read. A
+search for an older outcome is needed only if a half message is ended twice.
 
 An outcome is added to the table as soon as its record is appended, so that a second attempt to end the half
 message before the flush is detected. A response that depends on an outcome is delayed until the record is
-durable. Until then, the outcome is not dropped, because it is not in the key index yet.
+durable. An outcome is not dropped until its record is durable, because it is not in the key index yet.
 
 Open half messages are ordered by offset, and therefore also by store time. The tables are stored in a
 snapshot without being copied (`commitlog.table`).

@@ -1,8 +1,8 @@
 """Keeps recently sent half messages in memory, so that a commit can be created without reading the log.
 
 Most half messages end soon after they are sent. The half messages are ordered by age. When their total size
-exceeds `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped. They are not part of the broker's state,
-because a half message that was dropped can be read from the log.
+exceeds `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped. Recent half messages are not part of the
+broker's state, because a half message that was dropped can be read from the log.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SortedOffsets:
     def between(self, first: int, end: int) -> array[int]:
         """Return an array of the offsets from `first` up to `end` in ascending order.
 
-        This takes 1 ms per million offsets.
+        Copying the offsets takes 1 ms per million offsets.
         """
         found = array(_TYPE)
         for place in range(max(bisect_right(self._firsts, first) - 1, 0), bisect_left(self._firsts, end)):

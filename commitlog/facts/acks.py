@@ -10,7 +10,7 @@ The body of a `TW_SYS_ACK` record is big-endian and repeats the following fields
     12 x n first queue_offset (8), count (4)
 
 An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. The messages of
-a skipped entry were not acknowledged. They did not match the group's filter, or they are in a gap that was
+a skipped entry were not acknowledged. The messages did not match the group's filter, or are in a gap that was
 left by damage.
 
 All acknowledgements of an event loop iteration are stored in a single record, so each group of adjacent

@@ -32,9 +32,9 @@ timer and replaces another. Therefore, either all facts of a record survive a cr
    are stored in messages.
 3. If a record is of a kind that was introduced in a later release, it has no facts. An unknown verb raises
    KeyError.
-4. Timers and half messages written by RocketMQ are also read. They may contain arbitrary text from a client.
-   A timer record has no timer if its time is not a number. In a half message, a time that is not a number is
-   ignored.
+4. Timers and half messages written by RocketMQ are also read. Records written by RocketMQ may contain
+   arbitrary text from a client. A timer record has no timer if its time is not a number. In a half message, a
+   time that is not a number is ignored.
 
 Cost: Reading the facts of a record takes 0.3 us if it has none, and several microseconds if it has a JSON
 body. Few records have JSON bodies.
@@ -225,7 +225,7 @@ class TopicReleased(NamedTuple):
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule was created or replaced. Its first run is after `after_ms`."""
+    """A schedule was created or replaced. The first run of the schedule is after `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
@@ -243,13 +243,13 @@ class ScheduleDeleted(NamedTuple):
 
 
 class SchedulePaused(NamedTuple):
-    """A schedule was paused. It does not run until it is resumed."""
+    """A schedule was paused. A paused schedule does not run until it is resumed."""
 
     name: str
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule was resumed. Its next run is after `after_ms`."""
+    """A schedule was resumed. The next run of the schedule is after `after_ms`."""
 
     name: str
     after_ms: int

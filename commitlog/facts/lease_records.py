@@ -1,6 +1,6 @@
 """Encodes lease records.
 
-They contain leases that persist across a restart and leases that ended without acknowledgement.
+Lease records contain leases that persist across a restart and leases that ended without acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is big-endian and repeats the following fields until its end:
 
@@ -51,7 +51,7 @@ class Kind(IntEnum):
 class LeaseEntry(NamedTuple):
     """An entry in a lease record, which describes the start or the end of a lease.
 
-    It contains the fields of the body.
+    An entry contains the fields of the body.
     """
 
     kind: Kind
