@@ -8,8 +8,8 @@ Rules:
 - If a file is deleted or renamed, it is removed from the cache. A thread that is using the file keeps its
   descriptor, but later calls do not find the file.
 - A file with unsynced bytes is closed only after all other files have been closed, and is synced first.
-  Otherwise, the kernel would discard a write error when the last descriptor of the file is closed, and a
-  later sync would succeed. If the sync fails, the file is still closed, and the next sync of the file fails
+  Without the sync, the kernel would discard a write error when the last descriptor of the file is closed, and
+  a later sync would succeed. If the sync fails, the file is still closed, and the next sync of the file fails
   (`take_failure`). The error is not raised immediately, because the current call is opening a different file.
   A sync takes the file before it takes the failure. A file that is in use is never closed, so no failure can
   be added between these two steps.
@@ -114,9 +114,9 @@ class Descriptors:
         """Return the error of a failed sync that closed the file, or None if there is none.
 
         The file was closed to make room for another file. Each error is returned only once. The caller must
-        take the file before this call (`one` is None if the file does not exist). Otherwise, another thread
-        could close the file after a failed sync. Concurrent syncs of the file detect the failure through
-        `failed_syncs`.
+        take the file before this call (`one` is None if the file does not exist). Without the file being
+        taken, another thread could close the file after a failed sync. Concurrent syncs of the file detect
+        the failure through `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)

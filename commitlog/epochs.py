@@ -20,7 +20,7 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """An epoch that begins at a log offset. If `number` and `began_ms` are unknown, they are None.
+    """An epoch that begins at a log offset. `number` and `began_ms` are None if they are unknown.
 
     `node` is the leader of the epoch, or "" if the leader is unknown.
     """

@@ -17,9 +17,9 @@
 
 A message of any kind that contains a cancellation also ends a timer. TW_CANCELS contains the offset of the
 timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its timer record.
-This cancellation was already applied. RocketMQ does not queue or index records of type 12, so these records
-are skipped by RocketMQ readers. The bodies of system records are described in the modules that write them,
-and all kinds are listed in docs/ARCHITECTURE.md.
+The cancellation in a delivered message was already applied. RocketMQ does not queue or index records of type
+12, so these records are skipped by RocketMQ readers. The bodies of system records are described in the
+modules that write them, and all kinds are listed in docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class CommitLog:
     def _tail(self) -> tuple[int, int]:
         """Return the bounds of the segment for the next record.
 
-        If a blank does not fit in the current segment, this is a new segment.
+        If a blank does not fit in the current segment, return the bounds of a new segment.
         """
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:

@@ -45,7 +45,7 @@ class Segment:
     def end_offset(self) -> int:
         """The end offset of the segment in the log.
 
-        If the file ends with a blank, this is the start of the next segment.
+        If the file ends with a blank, the segment ends at the start of the next segment.
         """
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
@@ -65,7 +65,7 @@ class StoreLog:
 
     If `ours` is true, the log was written by Tidewheel, and every record at or after `imported_until` has a
     CRC. In any other log, records may have no CRC. `epoch` is the epoch at the end of the log, or an epoch
-    that begins there. If the store was never in a cluster, it is 0.
+    that begins there. `epoch` is 0 if the store was never in a cluster.
     """
 
     segments: tuple[Segment, ...]

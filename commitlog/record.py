@@ -30,9 +30,10 @@ several messages (`commitlog.inner_batch`). The bits 0xC contain the transaction
 records of type 12. Bit 0x10 means that the born host is an IPv6 address, and bit 0x20 means that the store
 host is an IPv6 address.
 
-In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. Its value
-is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. It is stored as ten decimal digits, with
-the least significant digit first. Therefore, any flipped bit in the record is detected.
+In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. The value
+of the CRC property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is stored as
+ten decimal digits, with the least significant digit first. Therefore, any flipped bit in the record is
+detected.
 
 Weak spot: A CRC-32 only protects against accidental damage. A process with write access to the file can forge
 a record.

@@ -21,15 +21,15 @@ The torn tail is removed durably before the first append, so that no stale recor
 The process may end, or the disk may fail, during or between any of these steps. The next recovery finds the
 same end of the log, because only bytes after the end are deleted or truncated. If a segment file is too
 short, the missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that
-were dropped by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). This
-applies even if an earlier process wrote the pages.
+were dropped by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The
+rewrite is needed even if an earlier process wrote the pages.
 
 The tail of the log of a cluster node (`services.cluster.replica`) may be the only copy of its records.
-Therefore, the tail of a node is kept (`keep_tail` is called instead of `cut`). It is later compared with the
-records that are appended at the same offsets (`services.cluster.tail`).
+Therefore, the tail of a node is kept (`keep_tail` is called instead of `cut`). The tail is later compared
+with the records that are appended at the same offsets (`services.cluster.tail`).
 
 A scan can begin at any record. If a snapshot exists, the scan begins at the offset of the snapshot. `check`
-only searches for damage. It skips intact records based on their lengths and CRCs, without decoding them.
+only searches for damage. `check` skips intact records based on their lengths and CRCs, without decoding them.
 
 Cost: The log is read once from the start of the scan, which takes 26 us for a record of 1 KB, or 2 us with
 `check`. The bytes after the published offset are written once. After `kill -9`, these bytes belong to the
@@ -219,7 +219,7 @@ class LogScan:
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Allocate missing segments. Their records are reported as damaged."""
+        """Allocate missing segments. The records of missing segments are reported as damaged."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -246,11 +246,12 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return the end of a segment. Unless segments are missing, this is the start of the next segment.
+        """Return the end of a segment.
 
-        In earlier releases, `CommitLog.take_flush` did not wait for the flush that creates a segment, so a
-        kill could leave a gap between segments. In this case, a later flush had created its segment, but an
-        earlier flush had not yet created the preceding segment.
+        Unless segments are missing, a segment ends at the start of the next segment. In earlier releases,
+        `CommitLog.take_flush` did not wait for the flush that creates a segment, so a kill could leave a gap
+        between segments. In this case, a later flush had created its segment, but an earlier flush had not
+        yet created the preceding segment.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)

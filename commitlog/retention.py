@@ -130,7 +130,8 @@ class Keeping:
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """The records from earlier attempts, of which there may be up to a million. The worker looks them up."""
+    """The records from earlier attempts, of which there may be up to a million. The worker looks up these
+    records when it runs."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
     """The positions of the records in the keep file, which are known after the file has been written."""

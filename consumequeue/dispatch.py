@@ -11,9 +11,9 @@ The newest entries of a queue form its tail, which is kept in memory (`consumequ
 full, a worker writes its entries to disk (`take`). Entries that cannot be written stay in memory. No entry is
 lost permanently, because the queues can always be rebuilt. If a queue file cannot be written, the file is
 reported as damaged, and other queues are still written. Writing the tail is retried later, and the tail is
-dropped if it grows too long. A file that cannot be created because the disk has free space but no free inodes
-is treated the same way. In this case, the marker file is kept, because the files of other queues are still
-valid. Only one write of queue entries is in progress at any time.
+dropped if it grows too long. A file is treated in the same way if it cannot be created because the disk has
+free space but no free inodes. If only the creation of a file fails, the marker file is kept, because the
+files of other queues are still valid. Only one write of queue entries is in progress at any time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -99,8 +99,8 @@ _ENTRIES_AT_ONCE: Final = 100_000
 """The maximum number of entries in one write. The event loop copies these entries, up to 2 MB, and compares
 them after the write."""
 _UNMARK_CALLS_MAX: Final = 64
-"""The maximum number of calls between two attempts to delete the marker file. At the usual call interval,
-this is about 10 minutes."""
+"""The maximum number of calls between two attempts to delete the marker file. At the usual call interval, 64
+calls take about 10 minutes."""
 NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 

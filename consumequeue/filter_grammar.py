@@ -20,8 +20,8 @@ comparison with a string, are detected when terms are combined (`filter_terms.py
 
 The parser is an LALR(1) parser, which makes a single pass without backtracking and keeps its stack on the
 heap. Therefore, the required time and memory are linear in the length of the expression, which is limited.
-Each keyword is defined by a regular expression that does not match if a name character follows. Otherwise,
-the keyword "or" would split the name `order`. A property name must not be a keyword.
+Each keyword is defined by a regular expression that does not match if a name character follows, because the
+keyword "or" would otherwise split the name `order`. A property name must not be a keyword.
 """
 
 from __future__ import annotations

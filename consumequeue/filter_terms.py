@@ -23,9 +23,9 @@ The parser limits the cost of an expression per message. The cost consists of `s
 calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. At each
 position where the last character of the search string matches, CPython compares the search string up to the
 first difference. Therefore, the maximum number of comparisons per character of the property equals the number
-of prefixes of the search string that can overlap (`_overlaps`). This number is 1 to 3 for ordinary words. For
-the search string 'aaaaaaaaaaaaaaaaaaaab', it is 20 if the property consists only of the letter 'a'. Eight
-comparisons take as much time as moving to the next position.
+of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes is 1 to 3
+for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property consists
+only of the letter 'a'. Eight comparisons take as much time as moving to the next position.
 
 Weak spot: If a property is compared several times, it is converted to a number each time, unless the string
 is in a cache of recent strings. Only strings that are short enough to be a number are cached.

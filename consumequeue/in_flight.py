@@ -472,8 +472,8 @@ class MessageGroups:
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # The delivery turn is passed on when the last lease of a run ends. Otherwise, a later message could
-        # be delivered before leased messages of the run that may have to be redelivered.
+        # The delivery turn is passed on when the last lease of a run ends. If it were passed on earlier, a
+        # later message could be delivered before leased messages of the run that may have to be redelivered.
         if group.in_flight:
             return None
         if not group.waiting:

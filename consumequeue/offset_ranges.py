@@ -49,8 +49,8 @@ class OffsetRanges:
             self.count += self._ends[-1] - last
             return
         # Ranges that are adjacent to the new range are also merged (`left` is used for the ends, and `right`
-        # for the starts). Otherwise, `behind` could return an offset that is in the set, between two adjacent
-        # ranges.
+        # for the starts). If adjacent ranges were not merged, `behind` could return an offset that is in the
+        # set.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))

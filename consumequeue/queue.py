@@ -623,7 +623,7 @@ class ConsumeQueue:
 
     @property
     def knows_begin(self) -> bool:
-        """True if the log offset in the first entry is known. This offset is cached by `first_from`."""
+        """True if the log offset in the first entry is known. The offset is cached by `first_from`."""
         return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
@@ -813,7 +813,7 @@ class StoredQueue(NamedTuple):
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues stored in the rows of a snapshot. None yields no queues.
+    """Yield the queues stored in the rows of a snapshot. If the rows are None, no queues are yielded.
 
     Topic names are interned, because parsing JSON creates a separate string for each row, and the process
     needs only one string for each topic.

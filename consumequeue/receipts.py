@@ -45,7 +45,7 @@ def encode(
 def generation_of(handle: str) -> int:
     """Return the generation in a receipt handle, or -1 if the handle is malformed.
 
-    The generation is compared with the generation of the lease.
+    The result is compared with the generation of the current lease.
     """
     try:
         return int(handle.rpartition(" ")[2])

@@ -18,9 +18,9 @@ The broker has two kinds of run stores. Each kind has its own schema, in-memory 
    checkpoint may exist on disk. Therefore, the runs of a failed checkpoint are kept until a checkpoint
    succeeds.
 2. A merge drops expired entries. If only the newest entry for a key is valid, an expired entry is kept as
-   long as a run outside the merge may contain an older entry for the same key. Otherwise, the older entry
-   would become valid again. As a result, a lookup may return expired entries, and the caller must check them
-   against its clock or offset.
+   long as a run outside the merge may contain an older entry for the same key. Without the expired entry, the
+   older entry would become valid again. As a result, a lookup may return expired entries, and the caller must
+   check them against its clock or offset.
 3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. A derived
    index is restored either completely or not at all. As long as a derived index has a damaged run, its part
    of each snapshot is None, and the index is rebuilt at the next startup. If no file can be written to a
@@ -33,8 +33,9 @@ The broker has two kinds of run stores. Each kind has its own schema, in-memory 
    an entry is rewritten only when its run becomes four times as large.
 
 Memory: Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in
-memory, or in runs that are not listed in any snapshot. Recovery may replay more entries than this, and
-therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older runs.
+memory, or in runs that are not listed in any snapshot. Recovery may replay more than `UNSAVED_MAX` entries,
+and therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older
+runs.
 """
 
 from __future__ import annotations
@@ -271,8 +272,8 @@ class RunStore(Generic[Memory]):
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
-            # Only one structure is reopened. Otherwise, every failed checkpoint would leave another structure
-            # behind, and each lookup searches all structures.
+            # Only one structure is reopened, because every failed checkpoint would otherwise leave another
+            # structure behind, and each lookup searches all structures.
             newer, self._recent = self._recent, self._closed.pop()
             self._closed_count -= len(self._recent)
             self._recent.take(newer)
@@ -319,8 +320,8 @@ class RunStore(Generic[Memory]):
     def _delete_unnamed(self, names: frozenset[str]) -> str:
         """Delete the files that are not in `names`.
 
-        If the folder cannot be listed, return the error, or else "". Files of a derived index that cannot be
-        deleted are left for the next checkpoint to delete. For any other index, raise OSError.
+        Return the error if the folder cannot be listed, or "" if it can. Files of a derived index that cannot
+        be deleted are left for the next checkpoint to delete. For any other index, raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)

@@ -29,7 +29,8 @@ run requires reading one block. To limit memory usage, a run that has more than 
 filter, and each lookup in such a run reads a block. If the fences or the filter are damaged, lookups return
 the same results but require more reads. No entry is returned from a damaged block, or from a file whose
 header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived
-index, this applies to every error that concerns the file. For any other index, it applies only to EIO.
+index, every error that concerns the file is treated as damage. For any other index, only EIO is treated as
+damage.
 
 **A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source. The
 pass yields all entries up to the lowest of the last entries in the chunks. Therefore, each pass consumes at
@@ -229,8 +230,8 @@ class Run:
         if self.lost:
             raise StoreDamaged(self.lost)
         fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
-        # The entries for a key may span several blocks. The first such block precedes the first block that
-        # begins with the key, and the last such block is the last one that begins with the key.
+        # The entries for a key may span several blocks. The search covers all blocks that begin with the key,
+        # and the block that precedes them.
         end = bisect_right(fences, key)
         start = max(0, bisect_left(fences, key, 0, end) - 1)
         for number in reversed(range(start, end)):

@@ -10,8 +10,9 @@ Rules
 1. Kafka does not compare heads, so an append succeeds even if another node appends concurrently. The returned
    offset shows whether another node has appended a record in between. If Kafka returns no offset, the leader
    reads the log to determine the result (`sharedlog.sink`).
-2. A record is passed to the producer only after Kafka has acknowledged the previous record. Otherwise, Kafka
-   could lose the first record of a flush but keep the second record, and every reader would halt at the gap.
+2. A record is passed to the producer only after Kafka has acknowledged the previous record. If records were
+   passed on without waiting, Kafka could lose the first record of a flush but keep the second record, and
+   every reader would halt at the gap.
 3. If a producer has an unacknowledged record, the producer is purged and discarded, so that it does not send
    the record later. Kafka may still append a record whose request was in flight at that time. Readers ignore
    such a record if a later epoch has begun. No client has received an acknowledgement for the record.
@@ -405,7 +406,7 @@ class KafkaLog:
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        if not self._heard:  # Otherwise, an earlier attempt may have succeeded.
+        if not self._heard:  # If an error was reported before, an earlier attempt may have succeeded.
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _make_rejection(is_first, error.str())

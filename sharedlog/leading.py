@@ -119,8 +119,8 @@ class Leader:
     def check_proof(self, fold: Fold) -> bool:
         """Return whether a fold that has read the leader's last BEAT record proves all of its records.
 
-        The leader continues if the fold proves its records. If the records are not proven, the leader steps
-        down.
+        The leader continues if the fold proves its records. If the fold does not prove the records, the
+        leader steps down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position

@@ -57,7 +57,7 @@ def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
 def _first_of(held: list[Rows], count_max: int) -> Rows:
     """Return the first rows as `ROW`s ordered by (due_ms, timer_offset), and clear the list."""
     rows = _joined(held)
-    # The list is cleared before the rows are copied. Otherwise, the rows would be in memory twice.
+    # The list is cleared before the rows are copied, because the rows would otherwise be in memory twice.
     held.clear()
     offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
     is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
@@ -96,7 +96,7 @@ def _cut(held: list[Rows], count_max: int) -> np.uint64:
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
     # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`,
-    # offsets are also compared. Otherwise, all rows that are due in this millisecond would be kept.
+    # offsets are also compared, so that not all rows that are due in this millisecond are kept.
     is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
     held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
     return last_ms
@@ -196,7 +196,10 @@ class Reading:
 
     @property
     def head_due_ms(self) -> int:
-        """The due time of the next row in ms. Before the next read, this is a lower bound of the due time."""
+        """The due time of the next row in ms.
+
+        Before the next read, the value is a lower bound of the due time.
+        """
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
         return max(self.slot.start_ms, self._after[0])

@@ -140,7 +140,7 @@ class Window:
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            # The old window is released first. Otherwise, two windows would be in memory at the same time.
+            # The old window is released first, so that only one window is in memory at a time.
             self._held = b""
             self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0

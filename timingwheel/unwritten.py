@@ -74,7 +74,7 @@ class Fresh:
         return found
 
     def check(self) -> None:
-        """Assert that `count` matches the entries of all slots. There are a few hundred slots."""
+        """Assert that `count` matches the entries of all slots. The check covers only a few hundred slots."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 

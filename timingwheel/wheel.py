@@ -13,7 +13,7 @@ single call performs the whole sweep. Sweeping 200,000 pairs takes 40 to 130 ms.
 * `advance(now_ms)` returns only timers that are due at or before `now_ms`.
 * Timers are returned in due order. Timers with the same due time are returned in the order in which they were
   first set to this time.
-* The time of a wheel never decreases. If `now_ms` is lower than an earlier value, it has no effect.
+* The time of a wheel never decreases. A `now_ms` that is lower than an earlier value has no effect.
 
 The start of the next occupied slot is cached, because searching for it after each call would cost as much as
 setting a timer.
