@@ -1,4 +1,4 @@
-"""What `apply` drops rows by stays as it was written down: a program of before still folds the log alike."""
+"""Tests that the limits used by `apply` do not change, so that older programs drop the same rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sharedlog.versions import SUPPORTED
 from tests.applied import limited
 
 ROWS = {3: (600_000, 1_000_000, 4, 10_000, 10_000, 86_400_000, 10_000)}
-"""A row is added here with its version, and never changed: nodes of that version have it."""
+"""A new row is added together with its version. Existing rows are never changed, because nodes with these
+versions use them."""
 
 
 def test_rows_are_as_they_were_written_down() -> None:

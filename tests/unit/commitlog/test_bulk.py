@@ -1,4 +1,4 @@
-"""Fields that numpy reads and writes in many records are those that the codec reads."""
+"""Tests that NumPy reads and writes the same record fields as the codec."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ made = st.builds(
 
 @given(st.lists(st.tuples(made, st.none() | st.integers(0, 1 << 20)), min_size=1, max_size=6))
 def test_each_record_is_held_to_its_own_crc(records: list[tuple[Record, int | None]]) -> None:
-    """At most one bit of a record is another one."""
+    """At most one bit of a record is flipped."""
     stored = []
     for one, bit in records:
         data = bytearray(record.encode(one))

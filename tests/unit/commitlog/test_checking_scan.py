@@ -1,4 +1,4 @@
-"""A pass that only checks finds what a pass that gives out the records finds, whatever became of the log."""
+"""Tests that a check-only scan finds the same damage as a scan that returns records."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tests.memory_disk import MemoryDisk
 SEGMENT_BYTES = 4096
 RECORD_COUNT = 60
 MAGIC_AT, PLACE_AT = 7, 35
-"""The last bytes of these fields of a record."""
+"""The last byte of each of these fields in a record."""
 
 Harm = Callable[[MemoryDisk], None]
 
 
 @cache
 def written() -> tuple[dict[str, bytes], int]:
-    """The files of a log of several segments, with bodies of many sizes, and where it ends."""
+    """Return the files of a log with several segments and bodies of various sizes, and the end of the log."""
     disk = MemoryDisk()
     layout.reset_durable(disk, 0)
     log = CommitLog(disk, SEGMENT_BYTES, 0, 0)
     for number in range(RECORD_COUNT):
-        topic = "t" * (200 if number % 7 == 0 else 3)  # a long name makes a record of the other magic
+        # Records with long topic names have a different magic number.
+        topic = "t" * (200 if number % 7 == 0 else 3)
         body = record.encode(Record(topic="inner", body=b"x")) * 2 if number % 11 == 0 else b"x" * number * 8
         log.append(Record(topic=topic, body=body))
         if number % 5 == 0:
@@ -46,7 +47,7 @@ def written() -> tuple[dict[str, bytes], int]:
 
 
 def place(fraction: float) -> tuple[str, int]:
-    """The file and the position in it that lie so far along the log."""
+    """Return the file and the position within it at a given fraction of the log."""
     return place_of(int(fraction * (written()[1] - 1)))
 
 
@@ -58,7 +59,7 @@ def place_of(offset: int) -> tuple[str, int]:
 
 @cache
 def records() -> list[tuple[int, int]]:
-    """Where each record lies, and its length."""
+    """Return the offset and length of each record."""
     scan = LogScan(undamaged(), SEGMENT_BYTES)
     return [(one.record.physical_offset, one.record_bytes) for one in scan]
 
@@ -88,7 +89,7 @@ def tear(fraction: float) -> Harm:
 
 
 def seal_another(number: int, field: int) -> Harm:
-    """A record that matches its CRC, and has another magic or names another place than its own."""
+    """Replace a record with one that matches its CRC but has a different magic number or offset."""
     offset, record_bytes = records()[number]
     path, position = place_of(offset)
     stored = bytearray(written()[0][path][position : position + record_bytes])

@@ -1,4 +1,4 @@
-"""Bodies of imported logs reach clients as plain bytes or gzip."""
+"""Tests that bodies of imported logs are sent to clients uncompressed or in gzip format."""
 
 from __future__ import annotations
 

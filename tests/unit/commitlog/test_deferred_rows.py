@@ -1,4 +1,4 @@
-"""Rows that are taken later are those of the moment of the freeze, whatever changes meanwhile."""
+"""Tests that rows copied later have the state at the time of the capture."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_a_snapshot_names_what_is_to_be_taken_and_holds_all_of_it() -> None:
 
 
 def _sum(value: list[int]) -> int | None:
-    """The sum of a value; None if it is 0."""
+    """Return the sum of a value, or None if the sum is 0."""
     return sum(value) or None

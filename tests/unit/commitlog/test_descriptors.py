@@ -1,4 +1,4 @@
-"""Which descriptors are closed where room is short, and which files are forgotten."""
+"""Tests which descriptors are closed to make room, and which files are removed from the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def made(folder: Path, open_max: int, synced: list[str]) -> Descriptors:
 
 
 def used(files: Descriptors, path: str, *, is_written: bool = False) -> int:
-    """Take and give back a file; return its descriptor, which tells whether it was opened again."""
+    """Take a file, return it to the cache, and return its descriptor.
+
+    The descriptor shows whether the file was opened again.
+    """
     one = files.take(path, is_made=True)
     assert one is not None
     one.is_unsynced = one.is_unsynced or is_written
@@ -32,13 +35,13 @@ def test_synced_files_are_closed_first_and_then_the_least_used(tmp_path: Path) -
     used(files, "old")
     kept = files.take("new", is_made=True)
     assert kept is not None
-    used(files, "more")  # old goes: it is synced, and nobody uses it
+    used(files, "more")  # The file `old` is synced and closed, because it has no users.
     assert synced == []
-    used(files, "still more")  # more goes
+    used(files, "still more")  # The file `more` is closed.
     assert synced == []
     held = files.take("still more")
     assert held is not None
-    used(files, "last")  # only what was written to is left to go
+    used(files, "last")  # Only the file with unsynced writes is left to close.
     assert synced == ["written"]
     assert len(files) == 3
     files.give_back(kept)

@@ -1,4 +1,4 @@
-"""Which parts of a log are of which epoch, also where the log's beginning is gone."""
+"""Tests which parts of a log belong to which epoch, even if the beginning of the log was deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of an imported log are held to what RocketMQ wrote; our own to the whole-record CRC."""
+"""Tests that imported records are verified by RocketMQ's rules, and all other records by their CRC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEGMENT_BYTES = 4096
 
 
 def stored(disk: MemoryDisk, *, with_crc: bool) -> tuple[int, int]:
-    """A log of two records; returns where the second begins and where the log ends."""
+    """Create a log with two records, and return the offset of the second record and the end of the log."""
     end = 0
     disk.allocate(layout.segment_path(0), SEGMENT_BYTES)
     starts = []

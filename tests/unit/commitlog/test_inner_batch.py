@@ -1,4 +1,4 @@
-"""One record, several messages: each at its own queue offset."""
+"""Tests that each message of an inner batch has its own queue offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep files: what is kept can be read, and a flipped bit costs only the record that it hit."""
+"""Tests that kept records can be read, and that a flipped bit affects only a single record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records mean: by kind, by what they end, and as ARCHITECTURE's table says."""
+"""Tests the kinds of records, the timers that they end, and the table in ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def record(topic: str, sys_flag: int = 0, half_offset: int = 0, **marks: str) ->
 
 
 def rows() -> list[tuple[str, str]]:
-    """The first two columns of the table of records beside users' messages."""
+    """Return the first two columns of the table of internal records."""
     text = ARCHITECTURE.read_text()
     table = text[text.index("| topic | type | meaning |") :].split("\n\n")[0]
     return [(found[1], found[2]) for found in ROW.finditer(table)][1:]

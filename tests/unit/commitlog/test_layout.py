@@ -1,4 +1,4 @@
-"""The file that publishes the durable offset: one line of it is sound whatever the power takes."""
+"""Tests that the file with the durable offset always has an intact line after a power failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ LINE_BYTES = 32
 
 
 def test_one_line_is_sound_wherever_a_power_cut_tears_both_that_are_written_in_turn() -> None:
-    """Found by the simulation of receiving, seed 893: a start then took a torn tail for damage."""
+    """This failure was found by the receive simulation with seed 893.
+
+    Recovery treated a torn tail as damage.
+    """
     for first in range(LINE_BYTES + 1):
         for second in range(LINE_BYTES + 1):
             disk = MemoryDisk()
@@ -55,7 +58,8 @@ def test_a_file_without_epochs_is_of_epoch_0_and_gets_none_of_it() -> None:
     disk = MemoryDisk()
     layout.republish_durable(disk, OFFSET, 0)
     assert (layout.published(disk).epoch, disk.size(layout.DURABLE)) == (0, 3 * LINE_BYTES)
-    layout.publish_epoch(disk, 1, 1)  # the second line of three: the first is a hole
+    # The epoch is written to the second of three lines, and the first line is a hole.
+    layout.publish_epoch(disk, 1, 1)
     assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=1)
 
 

@@ -1,4 +1,7 @@
-"""Bounds fit together: a default lies within its bounds, and what must hold a record holds the largest."""
+"""Tests that limits are consistent.
+
+Defaults are within their limits, and containers fit the largest record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def test_every_bound_is_one(name: str) -> None:
 
 
 def test_what_holds_records_holds_the_largest() -> None:
-    """One of a segment, with the blank that closes it; the properties and the rest of it beside a body."""
+    """A record must fit in a segment together with the closing blank.
+
+    Properties and other fields must fit in a record together with the body.
+    """
     rest = record.RECORD_BYTES_MIN + record.CRC_BYTES + limits.PROPERTIES_STORED_BYTES_MAX
     assert limits.BODY_BYTES_MAX + rest <= limits.RECORD_BYTES_MAX
     assert limits.RECORD_BYTES_MAX + record.BLANK_BYTES <= limits.SEGMENT_BYTES_MIN

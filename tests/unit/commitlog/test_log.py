@@ -1,4 +1,4 @@
-"""The log over the in-memory disk: segments, group commit, and what recovery makes of crashes and flips."""
+"""Tests the log on an in-memory disk: segments, group commit, and recovery after crashes and bit flips."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_records_are_read_back_across_segments() -> None:
 def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_open_one() -> None:
     disk = MemoryDisk()
     log = new_log(disk)
-    write(log, disk, 1)  # makes the segment
+    write(log, disk, 1)  # The write creates the segment.
     begin = log.end_offset
     flushes = []
     for number in range(limits.FLUSHES_IN_FLIGHT_MAX):
@@ -73,7 +73,7 @@ def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_ope
 
 
 def test_no_flush_begins_while_one_that_makes_a_segment_is_under_way() -> None:
-    """A kill between two threads would leave a later segment without the one before it."""
+    """A kill between two threads would otherwise leave a segment without its predecessor."""
     disk = MemoryDisk()
     log = new_log(disk)
     log.append(Record(topic="t", body=b"first"))
@@ -141,7 +141,7 @@ def test_a_damaged_record_is_named_when_read() -> None:
 
 
 def test_a_segment_that_is_cut_at_any_byte_costs_the_records_behind_the_cut_and_says_so() -> None:
-    """A file system may leave none of the length of the last record, a part of it, or a part of the rest."""
+    """A file system may keep all, some, or none of the length and content of the last record."""
     disk = MemoryDisk()
     log = new_log(disk)
     first, second = write(log, disk, 2, b"x" * 20)
@@ -246,7 +246,7 @@ def test_a_missing_segment_and_a_foreign_file_are_refused() -> None:
 
 
 def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_nothing_behind() -> None:
-    """Every prefix of the writes of a flush that closes one segment and opens the next."""
+    """The test truncates a flush that closes one segment and opens the next at every byte."""
     bodies = [b"a" * 900, b"b" * 700, b"c" * 400]
 
     def flown(disk: MemoryDisk) -> tuple[list[int], list[tuple[str, int, bytes]]]:
@@ -283,13 +283,16 @@ def test_a_roll_that_is_torn_at_any_byte_loses_nothing_before_it_and_leaves_noth
 
 @pytest.mark.parametrize("is_published", [True, False])
 def test_a_segment_ends_where_its_blank_says_though_the_next_one_never_came_to_be(is_published: bool) -> None:
-    """Found by the simulation of receiving, seed 635: of flushes under way a later one could be first until
-    a flush that makes a segment was the last; stores that were left so are still to be opened."""
+    """This failure was found by the receive simulation with seed 635.
+
+    In earlier releases, a later flush could complete before the flush that creates a segment, and such stores
+    must still be opened.
+    """
     disk = MemoryDisk()
     log = new_log(disk)
     for _ in range(4):
         log.append(Record(topic="t", body=b"x" * 1_900))
-    write(log, disk, 1)  # a blank closes the first segment, and another the second
+    write(log, disk, 1)  # One blank closes the first segment, and another closes the second.
     disk.delete(layout.segment_path(SEGMENT_BYTES))
     layout.reset_durable(disk, SEGMENT_BYTES)
     hole = Damage(SEGMENT_BYTES, 2 * SEGMENT_BYTES)

@@ -1,4 +1,4 @@
-"""Messages as properties, and back."""
+"""Tests the conversion of messages to properties and back."""
 
 from __future__ import annotations
 

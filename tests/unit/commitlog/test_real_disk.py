@@ -1,4 +1,4 @@
-"""The real disk does what the in-memory disk promises, and the lock keeps a second broker out."""
+"""Tests that the real disk behaves like the in-memory disk, and that the lock excludes a second broker."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_who_deletes_the_lock_file_gets_no_second_broker_into_the_store(tmp_path
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     (tmp_path / "lock").unlink()
-    for _ in range(2):  # the second time on the file that the first has made
+    for _ in range(2):  # The second iteration uses the file that was created by the first.
         with pytest.raises(StoreLocked, match="held by another process"):
             StoreLock(tmp_path).acquire()
     holder.communicate(b"")
@@ -104,7 +104,7 @@ def test_who_deletes_the_lock_file_gets_no_second_broker_into_the_store(tmp_path
 
 
 def test_a_process_that_closes_the_lock_file_elsewhere_keeps_the_store(tmp_path: Path) -> None:
-    """A POSIX lock goes with any descriptor of the file that its process closes."""
+    """A process loses a POSIX lock when it closes any descriptor of the file."""
     lock = StoreLock(tmp_path)
     lock.acquire()
     (tmp_path / "lock").read_text()
@@ -149,7 +149,7 @@ def test_a_path_that_is_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
 def test_blocks_that_are_reserved_for_root_count_neither_as_used_nor_as_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `df` reckons: the used share is used / (used + available)."""
+    """As in `df`, the used fraction is used / (used + available)."""
     system = types.SimpleNamespace(f_frsize=10, f_blocks=1_000, f_bfree=800, f_bavail=200)
     monkeypatch.setattr(os, "statvfs", lambda path: system)
     free_bytes, total_bytes = RealDisk(tmp_path).usage()
@@ -184,7 +184,7 @@ def test_a_folder_in_which_one_file_cannot_be_deleted_loses_the_others_and_can_b
         disk.delete("a")
     assert "held" in str(failed.value.filename)
     assert (disk.list("a"), disk.list("a/2")) == (["2"], ["held"])
-    disk.write("a/2/held", 0, b"again")  # open when it goes
+    disk.write("a/2/held", 0, b"again")  # The file is open when it is deleted.
     disk.rename("a", "a.aside")
     assert disk.read("a.aside/2/held", 0, 9) == b"againe"
     disk.write("a/2/held", 0, b"new")
@@ -213,7 +213,8 @@ def test_a_folder_is_renamed_with_all_in_it(disk: Disk, is_durable: bool) -> Non
 def test_who_reads_a_file_that_is_deleted_meanwhile_reads_no_other_one(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     disk.write("deleted", 0, b"deleted")
-    used = disk._files.take("deleted")  # as a reader in another thread has it, on its way to the read
+    # A reader in another thread holds the file in the same way before it reads.
+    used = disk._files.take("deleted")
     assert used is not None
     disk.delete("deleted")
     disk.write("other", 0, b"other")
@@ -226,7 +227,7 @@ def test_who_reads_a_file_that_is_deleted_meanwhile_reads_no_other_one(tmp_path:
 
 
 def opened(folder: Path) -> int:
-    """How many descriptors of this process lead into a folder."""
+    """Return the number of descriptors of this process that refer to files in a folder."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return sum(str(os.readlink(link)).startswith(str(folder)) for link in links if os.path.lexists(link))
 
@@ -248,7 +249,10 @@ def test_descriptors_are_bounded_and_no_byte_is_missed(tmp_path: Path) -> None:
 def test_a_sync_that_fails_before_a_descriptor_goes_is_told_once_to_whoever_syncs_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to whoever opens another: that one cannot know what the failure means."""
+    """The failure must not be reported to a caller that opens another file.
+
+    That caller could not interpret the failure.
+    """
     disk = RealDisk(tmp_path, open_max=1)
     disk.write("first", 0, b"x")
     failing = iter([OSError(5, "Input/output error")])
@@ -300,7 +304,7 @@ def test_a_sync_that_failed_before_a_descriptor_went_is_no_news_of_the_next_file
 
 
 def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next sync of any file fail, and the ones after it succeed, as Linux tells of lost pages."""
+    """Let the next sync of any file fail, and let later syncs succeed, as Linux does after losing pages."""
     failing = iter([OSError(errno.EIO, "Input/output error")])
 
     def sync(descriptor: int) -> None:
@@ -311,7 +315,7 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def close_before_take(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let another thread write another file, and so close all others, when a file is taken next."""
+    """Before the next file is taken, let another thread write another file, which closes all other files."""
     take = disk._files.take
 
     def take_after_another_thread(path: str, *, is_made: bool = False) -> object:
@@ -326,7 +330,7 @@ def close_before_take(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sync_fails_whose_file_another_thread_closes_just_before_with_a_failure(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sync_many` syncs by 16 threads, which close the least used files for each other."""
+    """`sync_many` uses 16 threads, and each of them may close files that another thread has opened."""
     disk = RealDisk(tmp_path, open_max=1)
     disk.write("first", 0, b"x")
     if not is_there:
@@ -342,7 +346,7 @@ def test_a_sync_fails_whose_file_another_thread_closes_just_before_with_a_failur
 def test_a_failure_that_one_thread_is_told_fails_the_sync_another_has_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file that was closed with a failure: both need what was lost then."""
+    """The file was closed after a failed sync, and both threads depend on the writes that were lost."""
     disk = RealDisk(tmp_path, open_max=1)
     disk.write("first", 0, b"x")
     failing_once(monkeypatch)
@@ -365,7 +369,7 @@ def test_a_failure_that_one_thread_is_told_fails_the_sync_another_has_under_way(
 def test_bytes_that_another_threads_sync_may_lack_are_synced_before_the_file_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync that ends between the beginning of a write and its system call does not cover the write."""
+    """A sync does not cover a concurrent write if the sync ends before the system call of the write."""
     disk, real, synced = RealDisk(tmp_path, open_max=1), os.pwrite, list[str]()
 
     def write_after_a_sync(descriptor: int, data: bytes, position: int) -> int:
@@ -389,7 +393,7 @@ ACTIONS = st.sampled_from(["write", "write", "read", "sync", "sync", "break", "m
 @settings(deadline=None)
 @example([("break", "a"), ("write", "a"), ("write", "b"), ("mend", "a"), ("write", "a"), ("sync", "a")])
 def test_a_sync_that_succeeds_has_lost_nothing_that_was_closed_before(script: list[tuple[str, str]]) -> None:
-    """And nothing but the sync of a file tells that it has."""
+    """Only a sync of the file itself may report the failure."""
     broken, lost, fdatasync = set[str](), set[str](), os.fdatasync
 
     def sync(descriptor: int) -> None:
@@ -450,7 +454,7 @@ def test_of_many_files_that_are_synced_at_once_one_that_fails_is_told(
 def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux tells of a lost page once per open file: the other sync would hear that all is well."""
+    """Linux reports a lost page once per open file, so the other sync would otherwise succeed."""
     disk = RealDisk(tmp_path)
     disk.write("log", 0, b"both flushes")
     begun, failed = Event(), Event()
@@ -626,7 +630,7 @@ def test_a_synced_write_that_fails_says_so_once_and_names_its_file(
 def test_a_sync_that_failed_is_told_though_another_file_could_not_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the other error alone a caller syncs all files again, and trusts the result."""
+    """If only the other error were reported, a caller would sync all files again and trust the result."""
     disk = RealDisk(tmp_path)
     for path in ("first", "second"):
         disk.write(path, 0, b"x")

@@ -1,4 +1,4 @@
-"""The record codec against bytes that genuine RocketMQ code produced or confirmed."""
+"""Tests the record codec against bytes that were created or confirmed by RocketMQ code."""
 
 from __future__ import annotations
 

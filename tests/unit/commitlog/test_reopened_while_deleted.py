@@ -1,8 +1,9 @@
-"""A file that another thread opens while it is deleted is forgotten all the same.
+"""Tests that a file is removed from the cache even if another thread opens it while it is being deleted.
 
-`commitlog.descriptors` promises it ("A file that is deleted or renamed is forgotten: the next finds none").
-With the old descriptor, what is written later under this name would go to the deleted file, be synced with
-success, and be lost. A worker deletes files while the loop and other workers read and sync.
+The rule is stated in `commitlog.descriptors`: a deleted or renamed file is removed from the cache. If the old
+descriptor were used, data written later under the same name would go to the deleted file. The sync would
+succeed, but the data would be lost. Workers delete files while the event loop and other workers read and sync
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def test_what_is_written_after_a_deletion_is_in_the_file_of_that_name(
     disk.write("f", 0, b"old")
 
     def meanwhile(path: Path, missing_ok: bool = False) -> None:
-        use(disk)  # of another thread, between any two steps
+        use(disk)  # The calls of another thread may run between any two steps.
         unlink(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", meanwhile)

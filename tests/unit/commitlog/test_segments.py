@@ -1,4 +1,4 @@
-"""Where a log offset lies."""
+"""Tests the mapping of log offsets to segments."""
 
 from __future__ import annotations
 

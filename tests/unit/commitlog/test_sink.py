@@ -1,4 +1,4 @@
-"""A sink gets the log byte by byte, without a gap; of a segment's unused end only the length."""
+"""Tests that a sink receives every byte of the log in order, and only the length of unused segment ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT_BYTES = 4096
 
 
 class Tee:
-    """A sink that keeps a copy of the log, before another."""
+    """A sink that keeps a copy of the log and passes the parts to another sink."""
 
     def __init__(self, behind: LogSink) -> None:
         self._behind, self.appends_max = behind, behind.appends_max
@@ -48,7 +48,7 @@ def flush(log: CommitLog, disk: MemoryDisk) -> None:
 
 
 def append_some(log: CommitLog, chance: random.Random) -> None:
-    """One record, of which some are longer than a segment, or several back to back."""
+    """Append records, some of which are longer than a segment or are appended several at a time."""
     if chance.random() < 0.7:
         log.append(Record(topic="t", body=b"x" * chance.choice((9, 300, 1900, SEGMENT_BYTES - 120, 5000))))
         return

@@ -1,4 +1,4 @@
-"""Snapshots: what is read is what was frozen, whatever became of the tables meanwhile."""
+"""Tests that a snapshot contains the captured state, even if the tables change afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file `format`: which versions are refused, how large segments are, and what becomes of damage."""
+"""Tests the file `format`: rejected versions, segment sizes, and damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THE_WAY = "store export FOLDER --store THIS.*store import FOLDER --store NEW.*Sc
 
 
 def with_segments(*sizes: int, step: int = SIZE) -> MemoryDisk:
-    """A store whose format lacks its second line, with segments of these lengths, full of something."""
+    """Create a store whose format has no second line, with non-empty segments of the given lengths."""
     disk = MemoryDisk()
     disk.write(layout.FORMAT, 0, store_format.encode(SIZE)[:64])
     layout.reset_durable(disk, 1)
@@ -39,7 +39,7 @@ def test_a_new_store_says_how_large_its_segments_are_whatever_is_asked_for_later
 def test_a_store_from_before_the_first_release_is_refused_and_left_alone(
     version: int, has_size: bool
 ) -> None:
-    """Its file has a bare number, and from 2 on the size of segments behind it."""
+    """The file of such a store contains a number without a name and, from version 2 on, the segment size."""
     line = b"%d segment_bytes %020d" % (version, SIZE)
     first = (b"%d\n" % version).ljust(63) + b"\n"
     content = first + b"%s %08x\n" % (line, zlib.crc32(line)) if has_size else b"%d\n" % version
@@ -60,7 +60,7 @@ def test_a_store_of_an_older_release_is_refused_with_the_way_out() -> None:
 
 
 def test_a_program_from_before_the_first_release_refuses_a_store() -> None:
-    """It reads the size behind a bare number, or a bare number alone."""
+    """Such a program reads a number without a name, which may be followed by the segment size."""
     content = store_format.encode(SIZE)
     assert not re.match(rb"\d+ segment_bytes", content[64:])
     assert not content[:64].decode().strip().isdigit()

@@ -1,4 +1,4 @@
-"""A table is a dictionary in the order of coming, whose state at any moment stays as it was."""
+"""Tests that a table behaves like an ordered dictionary, and that captured states never change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ steps = st.lists(
     max_size=60,
 )
 ascending = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40)
-"""By how much a key is above the one before it, and whether it is taken out again."""
+"""The distance of each key from the previous key, and whether the key is removed again."""
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_few_rows_that_stay_of_many_lie_in_few_parts() -> None:
 
 
 def test_a_part_that_a_snapshot_has_is_copied_once_and_no_other_is() -> None:
-    """Else each row that changes after a snapshot would cost a copy of thousands."""
+    """Otherwise, each row that changes after a snapshot would require a copy of thousands of rows."""
     mine: Table[int] = Table()
     for number in range(2 * table.PART_ROWS_MAX):
         mine.put(number, (number,))

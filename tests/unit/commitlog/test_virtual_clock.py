@@ -1,4 +1,4 @@
-"""The file of a store's virtual clock: whatever a power cut makes of a write, one line of it is whole."""
+"""Tests that the file of the virtual clock always has an intact line after a power failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.memory_disk import MemoryDisk
 
 @pytest.mark.parametrize("turns", [(0,), (1,), (0, 1), (1, 0), (0, 1, 0)])
 def test_a_write_of_the_clock_that_is_torn_at_any_byte_leaves_the_time_before(turns: tuple[int, ...]) -> None:
-    """From its first write on: time does not go back, and the store opens."""
+    """From the first write on, the time never decreases, and the store can be opened."""
     disk = MemoryDisk()
     assert layout.read_clock(disk) is None
     layout.begin_clock(disk)

@@ -1,4 +1,4 @@
-"""Tag filters: what they want, by hash and by the stored properties."""
+"""Tests which records tag filters match, by tag hash and by stored properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group has out of a queue against an oracle of sets."""
+"""Tests the in-flight messages of a group against an oracle that uses sets."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_i
 def test_a_range_is_passed_over_up_to_the_first_lease_of_before_a_restart(
     restored: set[int], ended: set[int], data: st.DataObject
 ) -> None:
-    """Also where every such lease lies before or behind the range, or has ended since."""
+    """The leases may be located before or after the range, or may have ended in the meantime."""
     offsets = GroupOffsets()
     for generation, offset in enumerate(sorted(restored)):
         offsets.take(LeaseEntry(Kind.LEASED, 0, 1, offset, generation, 100, 0, "c", True, ""))

@@ -1,4 +1,4 @@
-"""The key index against a dictionary: records, checkpoints, merges, restarts, damage and retention, mixed."""
+"""Tests the key index against a dictionary, with merges, restarts, damage, and retention."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def entries(*pairs: tuple[int, int]) -> Entries:
 
 
 def checkpoint(index: KeyIndex, disk: MemoryDisk, first_offset: int = 0) -> object:
-    """What a checkpoint does, and what the snapshot keeps."""
+    """Perform a checkpoint, and return the state in the snapshot."""
     to_write = index.to_write(first_offset)
     to_write.write(disk)
     frozen = to_write.freeze()
@@ -86,7 +86,7 @@ def filled(disk: MemoryDisk, rounds: int, per_round: int = 300) -> tuple[KeyInde
 
 
 class Oracle:
-    """An index, its disk, and a dictionary that must say the same."""
+    """An index, its disk, and a dictionary with the expected entries."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -105,7 +105,7 @@ class Oracle:
         self.frozen_count = len(self.records)
 
     def lose_checkpoint(self) -> None:
-        """The runs are written, but power goes before the snapshot is."""
+        """Write the runs, and let the power fail before the snapshot is written."""
         self.index.to_write(self.first_offset).write(self.disk)
         self.reopen()
 
@@ -182,7 +182,8 @@ def test_a_hash_takes_one_block() -> None:
     disk.read_count = 0
     for number in range(0, 100_000, 100):
         assert found_in(disk, run, hash_of(TOPIC, str(number))) == [number]
-    assert disk.read_count <= 1000 + 10  # where a block begins with it, the one before may hold it, too
+    # If a block begins with the key, the preceding block may also contain it.
+    assert disk.read_count <= 1000 + 10
 
 
 def test_a_key_that_no_record_has_costs_neither_reads_nor_searches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +274,7 @@ def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
     index.put(record(90_000, keys="new"))
     failed = index.to_write(0)
     failed.write(disk)
-    frozen = failed.freeze()  # its snapshot is there, but the sync of the folder has failed
+    frozen = failed.freeze()  # The snapshot exists, but syncing its folder has failed.
     index.failed(failed)
     index.put(record(90_100, keys="newer"))
     checkpoint(index, disk)
@@ -387,7 +388,7 @@ def test_a_batch_is_found_by_the_names_of_each_of_its_messages() -> None:
 
 
 class CountingDisk(MemoryDisk):
-    """A disk that counts its reads."""
+    """A disk that counts reads."""
 
     read_count = 0
 

@@ -1,4 +1,4 @@
-"""Where the messages of lite topics lie, against a plain list of them."""
+"""Tests the lite index against a list of messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_ENTRIES = 4
 
 
 def retire(queue: ConsumeQueue, count: int) -> None:
-    """Deletes the first entries, as retention does."""
+    """Delete the first entries, as retention does."""
     queue.rise(queue.first_from(RECORD_BYTES * count))
     queue.write_what_goes()
     queue.deleted(queue.unneeded())

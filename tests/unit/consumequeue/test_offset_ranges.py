@@ -1,4 +1,4 @@
-"""Ranges of offsets against a plain set."""
+"""Tests offset ranges against a set."""
 
 from __future__ import annotations
 

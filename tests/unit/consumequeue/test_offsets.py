@@ -1,4 +1,4 @@
-"""A group's offsets against an oracle of sets and dictionaries; their records; receipt handles."""
+"""Tests the offsets of a group against an oracle, and tests their records and receipt handles."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_not_done_keeps_its_attempts_and_its_lease_until_that_ends(
 
 
 def test_a_snapshot_says_apart_which_leases_a_takeover_has_lengthened() -> None:
-    """So that a program that does not know of it reads the rest as ever."""
+    """A program that does not support the field can still read the rest of the snapshot."""
     offsets = GroupOffsets()
     entry = LeaseEntry(Kind.LEASED, 0, 1, 4, 77, 9_000, 5, "c", True, "a", attempt_id="r", is_lengthened=True)
     offsets.take(entry)
@@ -177,7 +177,10 @@ def test_what_is_gone_is_not_open_and_what_is_done_is_counted_once(min_offset: i
 def test_offsets_that_are_taken_back_are_open_and_the_others_stay_done(
     script: list[list[int] | set[int]],
 ) -> None:
-    """Of what is committed, what is done above it, and both; a range is finished, a set taken back."""
+    """Reopened offsets may be below the committed offset, above it, or both.
+
+    A range is finished, and a set is reopened.
+    """
     offsets, done = GroupOffsets(), set[int]()
     for step in script:
         if isinstance(step, list):

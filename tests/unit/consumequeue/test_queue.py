@@ -1,4 +1,4 @@
-"""Queue entries against golden bytes; queues made from records, with gaps and over several files."""
+"""Tests queue entries against known bytes, and tests queues with gaps and several files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_offsets_that_begin_anew_replace_the_old_ones_in_an_imported_log_only() 
 
 
 def adopted(disk: MemoryDisk, row: queue.Row, told: list[str] | None = None) -> ConsumeQueue:
-    """The queue that a start makes of a row of a snapshot."""
+    """Return the queue that is restored from a snapshot row at startup."""
     (stored,) = queue.stored_queues([["t", 0, *row]])
     found = [] if told is None else told
     again = ConsumeQueue(disk, "t", 0, stored.written_count, lambda path, what: found.append(path))
@@ -102,7 +102,7 @@ def adopted(disk: MemoryDisk, row: queue.Row, told: list[str] | None = None) -> 
 
 
 def places(one: ConsumeQueue) -> list[int]:
-    """Where all entries point, read file by file."""
+    """Return the log offsets of all entries, reading one file at a time."""
     found: list[int] = []
     while one.min_offset + len(found) < one.end_offset:
         found += [entry.physical_offset for entry in one.get(one.min_offset + len(found), 99)]
@@ -110,7 +110,7 @@ def places(one: ConsumeQueue) -> list[int]:
 
 
 def filled(disk: MemoryDisk, written: int, gathered: int) -> ConsumeQueue:
-    """A queue with entries in files of three, and others in memory."""
+    """Return a queue with some entries in files of three entries and other entries in memory."""
     made = ConsumeQueue(disk, "t", 0)
     for number in range(written + gathered):
         made.put(number, Entry(100 * number, 100, 0))
@@ -135,7 +135,7 @@ def test_a_start_looks_at_no_file_and_the_first_read_at_all_of_it() -> None:
     disk, told = MemoryDisk(), list[str]()
     made = filled(disk, 7, 2)
     row = kept(made)
-    made.write()  # what came later in a file is void, and written over
+    made.write()  # The later part of a file is invalid and is overwritten.
     disk.sync(disk_path(3))
     disk.flip_bit(disk_path(3), 5)
     operations = disk.operations
@@ -175,7 +175,7 @@ def test_a_queue_goes_on_in_the_file_that_it_took_over() -> None:
     made = filled(disk, 4, 1)
     row = kept(made)
     made.put(5, Entry(999, 100, 0))
-    made.write()  # void: another run wrote it, behind the snapshot
+    made.write()  # The bytes are invalid, because another process wrote them after the snapshot.
     again = adopted(disk, row)
     for number in range(5, 8):
         again.put(number, Entry(100 * number, 100, 0))
@@ -239,7 +239,7 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
             again = Dispatch(disk)
             assert again.adopt(made.freeze(), 0, recorded=made.freeze_recorded())
             made = again
-        elif action == "rise":  # a record says so
+        elif action == "rise":  # The new first offset has been recorded.
             made.rise([("t", 0, offset)])
             begins, recorded = max(begins, offset), max(recorded, offset)
         else:
@@ -254,7 +254,10 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "rise", "restart"]), st.integers(0, 12)), max_size=20))
 def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: list[tuple[str, int]]) -> None:
-    """With three entries a file; the file of the newest entry stays, whatever is needed of it."""
+    """Each file has three entries.
+
+    The file with the newest entry is kept even if its entries are not needed.
+    """
     disk, begins, end = MemoryDisk(), 0, 0
     made = Dispatch(disk, tail_entries_max=1)
     mark(disk, 0)
@@ -356,7 +359,7 @@ def test_damage_in_a_file_that_is_cut_is_told_and_stays_damage() -> None:
 
 
 class Unreadable(MemoryDisk):
-    """A disk that cannot read files of queues any more, once it is told so."""
+    """A disk that can be set to fail all reads of queue files."""
 
     is_bad = False
 
@@ -367,7 +370,7 @@ class Unreadable(MemoryDisk):
 
 
 def test_a_file_with_a_bad_sector_is_damage_where_it_is_cut() -> None:
-    """An imported log cuts at a start, which a bad sector made impossible."""
+    """An imported log truncates queues at startup, which failed because of a bad sector."""
     disk, told = Unreadable(), list[str]()
     again = adopted(disk, kept(filled(disk, 7, 0)), told)
     disk.is_bad = True
@@ -395,7 +398,7 @@ def test_a_file_that_is_doubted_stays_so_where_it_is_cut() -> None:
 def test_a_queue_that_is_cut_before_its_first_file_goes_on_there(
     stale: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an imported log: the topic was deleted and made again, and retention took its first records."""
+    """In an imported log, a topic was deleted and created again, and retention deleted its first records."""
     monkeypatch.setattr(queue, "_FILE_BYTES", 8 * entry.ENTRY_BYTES)
     disk, told = MemoryDisk(), list[str]()
     if stale:
@@ -418,7 +421,7 @@ def test_a_search_by_tag_stops_at_gaps_and_goes_on_behind_only_where_each_entry_
     disk = MemoryDisk()
     made = ConsumeQueue(disk, "t", 0)
     made.put(0, Entry(0, 100, 7))
-    for number in range(3, 10):  # behind two gaps of the log
+    for number in range(3, 10):  # The entries follow two gaps in the log.
         made.put(number, Entry(100 * number, 100, 7))
     made.write()
     wanted = np.array([8])
@@ -458,7 +461,10 @@ def test_no_entry_is_read_that_differs_from_what_was_written(steps: list[tuple[s
 
 
 def test_entries_that_are_written_beside_a_checkpoint_are_synced_by_the_next() -> None:
-    """Seed 170157 of the broker: a checkpoint synced a file before the entries came that it was told of."""
+    """This failure was found by the broker simulation with seed 170157.
+
+    A checkpoint synced a file before its entries were written.
+    """
     made = Dispatch(MemoryDisk(), tail_entries_max=1)
     made.dispatch_runs([(("t", 0), 0, entry.encode(Entry(0, 90, 0)))])
     taken = made.take()
@@ -470,7 +476,10 @@ def test_entries_that_are_written_beside_a_checkpoint_are_synced_by_the_next() -
 
 
 def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot() -> None:
-    """Seed 170157 of the broker: the log lacked first records, and the process died before its snapshot."""
+    """This failure was found by the broker simulation with seed 170157.
+
+    The log lacked the first records, and the process ended before it wrote a snapshot.
+    """
     disk = MemoryDisk()
     old = Dispatch(disk, tail_entries_max=1)
     for place in range(3):
@@ -481,7 +490,7 @@ def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot
     disk.delete(QUEUES_WHOLE)
     anew = Dispatch(disk, tail_entries_max=1)
     assert not anew.adopt(snapshot, 500)
-    for place in range(2, 3):  # the first entries are a hole now
+    for place in range(2, 3):  # The first entries are a hole now.
         anew.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 * place, 90, 0)))])
     anew.write()
     mark(disk, 900)
@@ -490,7 +499,7 @@ def test_queues_that_were_made_anew_are_not_taken_for_those_of_an_older_snapshot
 
 
 def held() -> Unyielding:
-    """A disk with the files of two queues, of which one lets nothing go."""
+    """Return a disk with the files of two queues, one of which cannot be deleted."""
     disk = Unyielding()
     made = Dispatch(disk, tail_entries_max=1)
     made.dispatch_runs([((topic, 0), 0, entry.encode(Entry(0, 90, 0))) for topic in ("t", "other")])
@@ -501,7 +510,7 @@ def held() -> Unyielding:
 
 
 def test_queues_are_made_anew_beside_files_that_cannot_be_deleted() -> None:
-    """No start was possible any more because of the folder of one queue, whose owner was another."""
+    """The broker could not start because the folder of one queue was owned by another user."""
     disk = held()
     for number in (1, 2):
         made = Dispatch(disk, tail_entries_max=1)
@@ -553,7 +562,10 @@ def test_a_mark_that_was_torn_is_none() -> None:
 
 
 def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a_snapshot_names() -> None:
-    """Another node gets those files only (`copying_derived`); here the queue was idle, and is used again."""
+    """Another node gets only the listed files (`copying_derived`).
+
+    On this node, the queue was idle and is used again.
+    """
     disk, copy = MemoryDisk(), MemoryDisk()
     sender = Dispatch(disk, tail_entries_max=4)
     for place in range(4):
@@ -600,7 +612,7 @@ def test_a_search_reads_two_files_at_most_as_a_whole(
 def test_damage_on_the_way_of_a_search_makes_no_wrong_answer(
     bit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an entry in the middle, which leads the search astray, or does not."""
+    """The damaged entry is in the middle of the search range. It may or may not mislead the search."""
     monkeypatch.setattr(queue, "_FILE_BYTES", 4 * entry.ENTRY_BYTES)
     for place in range(32):
         disk = MemoryDisk()

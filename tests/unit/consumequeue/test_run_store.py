@@ -1,7 +1,7 @@
-"""Both schemas of the run store against a dictionary: failed checkpoints, power cuts, snapshots, damage.
+"""Tests both schemas of the run store against a dictionary, with failures and damage.
 
-A damaged index may refuse an answer and never gives a wrong one; the files that the last two snapshots name
-are there as they were written, whatever comes in between.
+A damaged index may fail to answer a lookup, but must not return a wrong result. The files listed in the last
+two snapshots must always exist unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def never(facts: Facts, now_ms: int) -> Mask:
 
 
 class Keys:
-    """The key index: all offsets of a name, newest first."""
+    """The key index, which returns all offsets for a name, newest first."""
 
     folder, schema = KEYINDEX, KEYS
 
@@ -57,7 +57,10 @@ class Keys:
 
 
 class Ends:
-    """The timer index: the highest offset of a name. Every third fact is put in bulk and behind its turn."""
+    """The timer index, which returns the highest offset for a name.
+
+    Every third fact is added in bulk together with an older fact.
+    """
 
     folder, schema = "timers-ends", FACTS
 
@@ -81,14 +84,14 @@ class Ends:
 
 
 class Taken(NamedTuple):
-    """What a snapshot names, and how many entries had been put before it."""
+    """The files listed in a snapshot, and the number of entries that were added before it."""
 
     frozen: Any
     count: int
 
 
 class World:
-    """An index, its disk, its log of puts, its last two snapshots, and the bits that are flipped."""
+    """An index, its disk, its log of added entries, its last two snapshots, and the flipped bits."""
 
     def __init__(self, kind: Keys | Ends) -> None:
         self.kind, self.disk = kind, MemoryDisk()
@@ -110,7 +113,7 @@ class World:
         self.flipped = {one for one in self.flipped if self.disk.size(one[0]) >= 0}
 
     def fail_with_snapshot(self) -> None:
-        """The snapshot is on disk, and the checkpoint counts as failed all the same."""
+        """Write the snapshot to disk, but report the checkpoint as failed."""
         done = self._written()
         self._name(done)
         self._told(self.index.failed, done)
@@ -139,7 +142,7 @@ class World:
             self._start(self.snapshots[0], self.snapshots[1:])
 
     def flip(self, choice: int) -> None:
-        """Damage a file that the newest snapshot names."""
+        """Damage a file that is listed in the newest snapshot."""
         runs = self._runs(self.snapshots[-1])
         if runs:
             path = runs[choice % len(runs)].path
@@ -148,7 +151,7 @@ class World:
                 self._flip(path, bit)
 
     def restore(self) -> None:
-        """Put what was damaged back from a backup, and start."""
+        """Restore the damaged files from a backup, and restart."""
         for path, bit in list(self.flipped):
             self._flip(path, bit)
         assert not self.flipped
@@ -179,7 +182,7 @@ class World:
         return done
 
     def _told(self, outcome: Callable[[RunsToWrite], None], done: RunsToWrite) -> None:
-        """Report the outcome of a checkpoint; damage that was found meanwhile stays known."""
+        """Report the outcome of a checkpoint. Damage that was found in the meantime remains known."""
         known = {run.path for run in self.index.damaged_runs}
         outcome(done)
         assert known & {run.path for run in self.index.runs} <= {run.path for run in self.index.damaged_runs}

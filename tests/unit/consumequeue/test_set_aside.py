@@ -1,4 +1,4 @@
-"""Offsets set aside for filters, against a dictionary of masks."""
+"""Tests the offsets that are set aside for filters against a dictionary of masks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ BITS = (1, 2, 4)
 
 
 class AgainstMasks(RuleBasedStateMachine):
-    """Each operation on both; the first offset of every filter must agree after each."""
+    """Each operation is performed on both structures.
+
+    Afterwards, the first offset must be the same for every filter.
+    """
 
     def __init__(self) -> None:
         super().__init__()

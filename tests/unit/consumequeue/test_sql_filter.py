@@ -1,4 +1,4 @@
-"""SQL filters: what each form of expression says of a message, as true, false or unknown (None)."""
+"""Tests the result of each form of SQL filter expression for a message: true, false, or unknown (None)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation shows of SQL filters can be written."""
+"""Tests that the SQL filters shown in the documentation are valid."""
 
 from __future__ import annotations
 

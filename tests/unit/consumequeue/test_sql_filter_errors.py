@@ -1,4 +1,4 @@
-"""SQL filters that are refused: where, and what was expected there."""
+"""Tests the errors for invalid SQL filters, which contain the position and the expected text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL filters under chance: what is written is read or refused, and what is read agrees with an oracle."""
+"""Tests random SQL filters. Each filter is either rejected or agrees with an oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter may cost for one message is known, and bounded, when its expression is read."""
+"""Tests that the maximum cost of a filter per message is known and limited when the expression is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queues' entries go to files: full ones, and the largest where all take too much."""
+"""Tests which tails are written to files: full tails, and the largest tails if memory usage is too high."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ONE = entry.encode(Entry(1, 2, 3))
 
 
 def delete_unneeded(dispatch: Dispatch, disk: Disk) -> None:
-    """As a deletion of retention does."""
+    """Delete files in the same way as retention."""
     dispatch.deleted(delete_some(disk, dispatch.take_unneeded()))
 
 
 def grown(some: Tails, queue: ConsumeQueue, count: int) -> None:
-    """Adds entries as `Dispatch` does."""
+    """Add entries in the same way as `Dispatch`."""
     for _ in range(count):
         queue.put_many(queue.end_offset, ONE)
         if queue.tail_bytes >= 2 * queue.noted_bytes:
@@ -133,7 +133,7 @@ def test_all_tails_together_stay_within_the_bound_after_each_write(seed: int, en
 
 
 class Counting(MemoryDisk):
-    """A disk that counts what is asked of the files of queues."""
+    """A disk that counts the operations on queue files."""
 
     asked = 0
 
@@ -167,7 +167,7 @@ def test_a_cut_of_the_log_looks_only_at_queues_that_begin_below_it() -> None:
 
 
 class OneFolderRefuses(MemoryDisk):
-    """A disk with a folder that cannot be written: its owner is another, a sector is bad."""
+    """A disk with a folder that cannot be written, for example because of its owner or a bad sector."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         if path.startswith("consumequeue/refused/"):
@@ -211,14 +211,14 @@ def test_a_failed_sync_of_a_folder_in_which_a_queue_has_no_file_is_told_to_who_w
 
 
 class Refusing(MemoryDisk):
-    """A disk that writes no file whose path begins so, and fails to delete for a while."""
+    """A disk that rejects writes to paths with certain prefixes, and temporarily fails to delete files."""
 
     refused: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
         self.deleting: list[OSError] = []
-        """What the next ones raise that delete something."""
+        """The errors that the next deletions raise."""
         self.deleted: list[str] = []
 
     def delete(self, path: str) -> None:
@@ -234,7 +234,7 @@ class Refusing(MemoryDisk):
 
 
 def refusing(*topics: str) -> tuple[Dispatch, Refusing, list[str]]:
-    """Return queues on a disk that refuses those of some topics, and what is told of damage."""
+    """Return queues on a disk that rejects writes for some topics, and the list of reported damage."""
     disk, told = Refusing(), list[str]()
     disk.refused = tuple(f"consumequeue/{topic}/" for topic in topics)
     dispatch = Dispatch(disk, 0, lambda path, what: told.append(path))
@@ -256,7 +256,7 @@ def all_tails(dispatch: Dispatch) -> int:
 
 
 def test_a_queue_whose_file_is_refused_leaves_the_others_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stood first among the full ones, so no other was ever written."""
+    """The refused queue was always the first full queue, so no other queue was written."""
     monkeypatch.setattr(limits, "TAILS_BYTES_MAX", 64 * 1024)
     dispatch, _, told = refusing("r")
     put(dispatch, "r", 256)
@@ -265,12 +265,13 @@ def test_a_queue_whose_file_is_refused_leaves_the_others_their_bound(monkeypatch
         put(dispatch, f"t{number}", 100)
         dispatch.write()
     assert all_tails(dispatch) <= 2 * 64 * 1024
-    assert told == [f"consumequeue/r/0/{0:020}"]  # which takes the mark away, and syncs a folder
+    # Reporting the damage deletes the marker file and syncs a folder.
+    assert told == [f"consumequeue/r/0/{0:020}"]
 
 
 @pytest.mark.parametrize("failure", [OSError(EACCES, "no"), SyncFailed(EIO, "no", ".")])
 def test_a_mark_that_cannot_be_taken_away_is_tried_once_however_many_files_fail(failure: OSError) -> None:
-    """Each time syncs the folder of the store, in the loop: 500 files took 6.2 s of it."""
+    """Each attempt syncs the folder of the store in the event loop. For 500 files, this took 6.2 seconds."""
     dispatch, disk, told = refusing("t")
     disk.write(QUEUES_WHOLE, 0, b"yes")
     disk.deleting = [failure] * 10
@@ -324,7 +325,7 @@ def test_a_refused_queue_has_a_bounded_tail_and_what_it_let_go_of_is_not_passed_
             queue.get(offset, 9)
         with pytest.raises(StoreDamaged):
             queue.next_match(offset, np.array([1 << 40]), 9)
-    disk.refused = ()  # what is written behind the hole makes it no gap
+    disk.refused = ()  # A write after the hole does not turn the hole into a gap.
     put(dispatch, "r", 600)
     dispatch.write()
     assert queue.tail_bytes == 0
@@ -353,7 +354,7 @@ def test_what_was_let_go_of_a_file_that_was_compared_before_is_not_read_from_it(
 
 
 def test_all_refused_queues_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the folder of all is not the broker's any more."""
+    """An example is a folder that no longer belongs to the broker's user."""
     monkeypatch.setattr(limits, "TAILS_BYTES_MAX", 1 << 20)
     dispatch, disk, _ = refusing()
     disk.refused = ("consumequeue/",)
@@ -365,7 +366,10 @@ def test_all_refused_queues_together_have_a_bound(monkeypatch: pytest.MonkeyPatc
 
 
 def test_of_many_refused_queues_that_grow_at_once_some_are_let_go_of_in_each_go() -> None:
-    """So that none holds the loop, and the memory comes to its bound in the goes that follow."""
+    """The number of tails dropped at a time is limited, so that the event loop is not blocked.
+
+    Memory usage reaches its limit after several steps.
+    """
     disk, count, goes = Refusing(), 6_000, list[int]()
     dispatch = Dispatch(disk, tail_entries_max=8)
     disk.refused = ("consumequeue/",)
@@ -381,7 +385,7 @@ def test_of_many_refused_queues_that_grow_at_once_some_are_let_go_of_in_each_go(
 
 
 def test_a_refused_queue_is_tried_again_with_few_of_its_entries() -> None:
-    """A follower tries behind each flush that it takes in."""
+    """A follower retries the write after each flush that it receives."""
     dispatch, disk, _ = refusing("r")
     put(dispatch, "r", 6_000)
     dispatch.write()
@@ -409,7 +413,8 @@ def test_a_refused_queue_is_written_once_the_disk_takes_it() -> None:
     assert dispatch.queue("r", 0).get(0, 300) == [numbered("r", one) for one in range(300)]
     put(dispatch, "r", 100)
     dispatch.write()
-    assert dispatch.queue("r", 0).tail_bytes == 100 * ENTRY_BYTES  # as any other
+    # The queue is handled like any other queue.
+    assert dispatch.queue("r", 0).tail_bytes == 100 * ENTRY_BYTES
     assert {*told} == {f"consumequeue/r/0/{0:020}"}
 
 
@@ -447,7 +452,7 @@ def test_a_read_gives_what_was_put_or_fails_and_memory_is_bounded_whatever_the_d
 
 
 class Failing(MemoryDisk):
-    """A disk that reads and writes no file whose path begins so while there is an error."""
+    """A disk that fails to read and write files with certain path prefixes as long as an error is set."""
 
     error: OSError | None = None
     failing = ""
@@ -464,7 +469,7 @@ class Failing(MemoryDisk):
 
 
 def failing() -> tuple[Dispatch, Failing, list[str]]:
-    """Return a queue of two entries in a file and six in memory, its disk, and what is told of damage."""
+    """Return a queue with two entries in a file and six in memory, its disk, and the reported damage."""
     disk, told = Failing(), list[str]()
     dispatch = Dispatch(disk, 0, lambda path, what: told.append(path), tail_entries_max=1)
     dispatch.dispatch_runs([(("t", 0), 0, 2 * ONE)])
@@ -485,7 +490,7 @@ def test_a_file_is_not_damaged_because_the_process_has_no_descriptors(number: in
 
 
 def test_a_failed_sync_of_a_folder_that_holds_more_than_queues_is_no_damage_of_one() -> None:
-    """As of the store's own folder, where a queue's file is the first."""
+    """An example is the folder of the store, in which the file of a queue is the first entry."""
     dispatch, disk, told = failing()
     disk.error = SyncFailed(EIO, "Input/output error", ".")
     for act in (dispatch.write, lambda: dispatch.queue("t", 0).get(0, 1)):
@@ -528,7 +533,7 @@ def test_what_a_deletion_has_written_before_a_failure_is_synced_by_the_next_chec
 
 
 def test_a_file_that_a_worker_writes_is_deleted_only_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its write, which may come after the deletion, left a file behind that nothing knew."""
+    """If the write followed the deletion, the file would remain on disk without being listed anywhere."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     dispatch, disk, _ = failing()
     taken = dispatch.take()
@@ -545,7 +550,10 @@ def test_a_file_that_a_worker_writes_is_deleted_only_later(monkeypatch: pytest.M
 def test_a_cut_back_while_a_worker_deletes_leaves_a_queue_that_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A cut to the first entry that is needed makes the last entry one of a file that goes."""
+    """The queue is truncated to its first needed entry.
+
+    Its last entry is then in a file that is being deleted.
+    """
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     disk = MemoryDisk()
     dispatch = Dispatch(disk, tail_entries_max=1)
@@ -564,7 +572,10 @@ def test_a_cut_back_while_a_worker_deletes_leaves_a_queue_that_goes_on(
 
 
 def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the cut that deletes its file: the process ended at the sentence that was to tell of the write."""
+    """The result of a write is ignored if retention has deleted the file of the queue.
+
+    Reporting the result used to end the process.
+    """
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     dispatch, disk, told = failing()
     taken = dispatch.take()
@@ -579,7 +590,7 @@ def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pyte
 
 
 def test_a_tail_that_has_grown_long_is_written_in_parts_that_hold_the_loop_for_some_ms() -> None:
-    """As one that a full disk has kept in memory for a day."""
+    """A full disk may cause a tail to stay in memory for a day."""
     dispatch, entries_max = Dispatch(MemoryDisk()), 100_000
     count = 7 * entries_max + 5
     dispatch.dispatch_runs([(("t", 0), 0, count * ONE), (("u", 0), 0, 300 * ONE)])
@@ -594,7 +605,7 @@ def test_a_tail_that_has_grown_long_is_written_in_parts_that_hold_the_loop_for_s
 
 
 class WithoutInodes(MemoryDisk):
-    """A disk that makes no new file any more, and has room in those that are there, until it is full."""
+    """A disk that cannot create new files, but can write to existing files until it is full."""
 
     error: OSError | None = None
     is_full = False
@@ -649,7 +660,10 @@ def test_on_a_full_disk_no_file_is_told_of_and_all_entries_stay_in_memory() -> N
 
 
 def test_many_files_whose_sync_fails_in_one_checkpoint_are_doubted_in_slices_of_some_ms() -> None:
-    """A volume or folder of queues that fails, told of each file in one turn."""
+    """The sync of all files fails if the volume or folder of the queues fails.
+
+    All failures are reported in one event loop iteration.
+    """
     disk, told, count = MemoryDisk(), list[str](), 40_000
     dispatch = Dispatch(disk, 0, lambda path, what: told.append(path), tail_entries_max=1)
     dispatch.dispatch_runs([((f"t{number // 8}", number % 8), 0, ONE) for number in range(count)])
@@ -717,7 +731,7 @@ def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]])
 
 
 def test_a_deletion_looks_at_queues_only_that_have_risen_past_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at 80,000, which took 40 ms of a turn."""
+    """Checking 80,000 queues took 40 ms of an event loop iteration."""
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     disk, looked_at = MemoryDisk(), list[tuple[str, int]]()
     dispatch = Dispatch(disk, tail_entries_max=1)

@@ -1,4 +1,4 @@
-"""The index of facts about timers against a dictionary: checkpoints, failures, restarts and expiry, mixed."""
+"""Tests the timer index against a dictionary, with checkpoints, failures, restarts, and expiry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 
 
 def is_expired(facts: Facts, now_ms: int) -> Mask:
-    """As of names: some time after they were due."""
+    """Facts about names expire some time after their due time."""
     is_over: Mask = facts["at"] + np.uint64(HISTORY_MS) < now_ms
     return is_over
 
@@ -39,7 +39,7 @@ def facts_of(rows: list[Fact]) -> Facts:
 
 
 def checkpoint(index: FactIndex, disk: MemoryDisk, now_ms: int = 0) -> object:
-    """What a checkpoint does, and what the snapshot keeps."""
+    """Perform a checkpoint, and return the state in the snapshot."""
     done = index.to_write(now_ms)
     done.write(disk)
     frozen = done.freeze()
@@ -49,7 +49,10 @@ def checkpoint(index: FactIndex, disk: MemoryDisk, now_ms: int = 0) -> object:
 
 
 def filled(disk: MemoryDisk, rounds: int, per_round: int = 300) -> tuple[FactIndex, object]:
-    """Facts about keys 1000 apart, each checkpoint with fewer of them, so that none is merged."""
+    """Add facts for keys at intervals of 1000.
+
+    Each checkpoint has fewer facts than the previous one, so that no runs are merged.
+    """
     index, frozen = FactIndex(disk, FOLDER, never), None
     offset = 0
     for _ in range(rounds):
@@ -62,7 +65,7 @@ def filled(disk: MemoryDisk, rounds: int, per_round: int = 300) -> tuple[FactInd
 
 
 def look(index: FactIndex, number: int) -> object:
-    """What is said of one of `filled`; None where it cannot be read."""
+    """Return the result of a lookup in `filled`, or None if the fact cannot be read."""
     try:
         return index.newest(number * 1000, number)
     except StoreDamaged:
@@ -70,7 +73,7 @@ def look(index: FactIndex, number: int) -> object:
 
 
 class Oracle:
-    """An index, its disk, and a dictionary that must say the same."""
+    """An index, its disk, and a dictionary with the expected facts."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -94,12 +97,12 @@ class Oracle:
         self.frozen_count = len(self.facts)
 
     def lose_checkpoint(self) -> None:
-        """The runs are written, but power goes before the snapshot is."""
+        """Write the runs, and let the power fail before the snapshot is written."""
         self.index.to_write(self.now_ms).write(self.disk)
         self.reopen()
 
     def fail_while_facts_come(self) -> None:
-        """The run cannot be written."""
+        """Let writing the run fail."""
         done = self._to_write_while_facts_come()
         self.disk.failing_syncs = 1
         with suppress(OSError):
@@ -108,7 +111,7 @@ class Oracle:
         self.index.failed(done)
 
     def fail_later_while_facts_come(self) -> None:
-        """The run is written, the snapshot cannot be."""
+        """Write the run, and let writing the snapshot fail."""
         done = self._to_write_while_facts_come()
         done.write(self.disk)
         self.index.failed(done)
@@ -127,7 +130,10 @@ class Oracle:
             self.index.put(*fact)
 
     def check(self) -> None:
-        """A fact is found, or it is expired; an older one never is, nor one about somebody else."""
+        """Verify that each fact is found or has expired.
+
+        An older fact, or a fact for a different key, must never be returned.
+        """
         newest = {fact[:2]: fact for fact in self.facts}
         pairs = [*PAIRS, (3, 3)]
         columns = np.array(pairs, np.uint64)
@@ -434,9 +440,10 @@ def test_a_checkpoint_that_failed_may_have_a_snapshot_all_the_same() -> None:
     index.put(1, 1, 10_000, 5, 6)
     failed = index.to_write(0)
     failed.write(disk)
-    frozen = failed.freeze()  # its snapshot is there, but the sync of the folder has failed
+    frozen = failed.freeze()  # The snapshot exists, but syncing its folder has failed.
     index.failed(failed)
-    for number in range(2, 300):  # and none of the next ones comes as far, though they merge what it wrote
+    # No later checkpoint succeeds, although later runs merge the run of the failed checkpoint.
+    for number in range(2, 300):
         index.put(number, number, 10_000 + number, 5, 6)
         following = index.to_write(0)
         following.write(disk)

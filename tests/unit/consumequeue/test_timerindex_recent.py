@@ -1,4 +1,4 @@
-"""Facts in memory: one by one and many at once are the same, and the newest counts."""
+"""Tests that adding facts one by one and in bulk has the same result, and that the newest fact is valid."""
 
 from __future__ import annotations
 

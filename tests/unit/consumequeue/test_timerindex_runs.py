@@ -1,4 +1,4 @@
-"""Files of facts: what is found in them, what it costs, and what damage does."""
+"""Tests lookups in files of facts, their cost, and the effects of damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = st.lists(st.tuples(HASHES | st.integers(0, 5), st.integers(0, 60)), max_s
 
 
 class CountingDisk(MemoryDisk):
-    """A disk that counts its reads."""
+    """A disk that counts reads."""
 
     read_count = 0
 
@@ -51,7 +51,7 @@ def named(count: int) -> Facts:
 
 
 def ended(count: int) -> Facts:
-    """Keys that are offsets, with gaps here and there."""
+    """Return facts whose keys are offsets with occasional gaps."""
     return about([(number * 312 + number // 1000 * 10**7, 0) for number in range(count)])
 
 
@@ -194,7 +194,7 @@ def test_a_filter_denies_nearly_all_else_and_is_small(step: int, spare: int) -> 
 
 @pytest.mark.parametrize("blocks", [[], [0], [1, 2], [0, 1, 2]])
 def test_what_can_be_read_of_a_damaged_run_is_taken_over_and_counted(blocks: list[int]) -> None:
-    """The count is what an operator is told of: so many facts of so many cannot be read."""
+    """The operator is informed of the number of unreadable facts and the total number of facts."""
     disk, facts = MemoryDisk(), newest_of(named(250))
     run = written(disk, facts)
     assert run.block_count == 3

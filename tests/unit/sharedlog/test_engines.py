@@ -1,4 +1,4 @@
-"""URLs of shared logs, and what is shown of them."""
+"""Tests the URLs of shared logs, and the form in which they are displayed."""
 
 from __future__ import annotations
 

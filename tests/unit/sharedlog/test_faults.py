@@ -1,4 +1,4 @@
-"""A record of a leader's is lost or changed: a reader names where, and the leader finds it."""
+"""Tests that a reader reports a lost or changed leader record, and that the leader finds the fault."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ LOST = {
 
 
 class Nowhere:
-    """A local log that keeps nothing."""
+    """A local log that discards all data."""
 
     appends_max = 1
 
     def append(self, first_offset: int, parts: object, epoch: int) -> None:
-        """Keep nothing."""
+        """Discard the parts."""
 
 
 class PageEngine(MemoryEngine):
-    """An engine that cannot read a range of records, as of a page whose checksum is wrong."""
+    """An engine that cannot read a range of records, as after a checksum failure of a page."""
 
     bad = range(0)
 
@@ -53,7 +53,7 @@ class PageEngine(MemoryEngine):
 
 
 class Play:
-    """A log of two leaders, with dead records of the first one behind the EPOCH of the second."""
+    """A log with two leaders. Dead records of the first leader follow the EPOCH of the second."""
 
     def __init__(self, *, is_dense: bool = False) -> None:
         self.engine = PageEngine(Random(1))
@@ -88,7 +88,7 @@ class Play:
             self.add(one)
 
     def word(self) -> Unreadable:
-        """What a node says that reads the log from its beginning."""
+        """Return the record that a node reports as unreadable when it reads the log from the beginning."""
         reader = Fold(CLUSTER)
         with pytest.raises(LogDamaged) as raised:
             for _ in read_steps(self.engine, reader):

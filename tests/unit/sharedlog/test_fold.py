@@ -1,4 +1,4 @@
-"""What a reader makes of each record: the tables of `sharedlog.fold`, row by row."""
+"""Tests the effect of each record on a reader, according to the tables in `sharedlog.fold`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GENESIS = genesis_of(CLUSTER)
 
 
 class Log:
-    """A log that one fold reads as it grows."""
+    """A log that is read by one fold while it grows."""
 
     def __init__(self) -> None:
         self.fold, self.records = Fold(CLUSTER), list[bytes]()
@@ -33,7 +33,7 @@ class Log:
     def halts(self, one: SharedRecord, why: str) -> None:
         with pytest.raises(Halted, match=why):
             self.take(one)
-        with pytest.raises(Halted, match=why):  # and takes nothing more
+        with pytest.raises(Halted, match=why):  # The fold does not accept any further records.
             self.take(self.beat())
 
     def epoch(self, epoch: int = 1, holder: bytes = ME) -> SharedRecord:
@@ -54,7 +54,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Log:
-    """A log that is founded, led by `ME`, with eight bytes."""
+    """Return a log with a GENESIS record, the leader `ME`, and eight bytes."""
     log = Log()
     assert log.outcome(GENESIS) is Outcome.NOTED
     assert log.outcome(log.epoch()) is Outcome.NEW_EPOCH

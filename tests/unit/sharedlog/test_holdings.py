@@ -1,4 +1,4 @@
-"""Who holds a copy, and what may be trimmed."""
+"""Tests which nodes have a copy, and which records can be trimmed."""
 
 from __future__ import annotations
 

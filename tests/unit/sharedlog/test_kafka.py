@@ -1,4 +1,4 @@
-"""A shared log in a real Apache Kafka: one order for all, nothing unproven believed, a lost end halts."""
+"""Tests a shared log in Apache Kafka: total order, proof of appends, and a halt if the end is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 NAMES = (f"log{number}" for number in count())
 ALL = 1 << 24
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
-"""So that a node that was killed may come back soon."""
+"""These settings allow a killed server to rejoin the cluster quickly."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def log(cluster: KafkaCluster) -> Iterator[KafkaLog]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what is not answered be given up soon."""
+    """Shorten the time after which an unanswered request fails."""
     monkeypatch.setattr(kafka, "ANSWER_SECONDS", 1.0)
     for name in ("delivery.timeout.ms", "request.timeout.ms"):
         monkeypatch.setitem(kafka._PRODUCER, name, 1_500)
@@ -58,7 +58,7 @@ def append(log: KafkaLog, *stored: bytes) -> int | None:
 
 
 def stored_in(log: KafkaLog, offset: int = 0) -> list[tuple[int, bytes]]:
-    """Read all that there is, with as many reads as that takes."""
+    """Read all records, using as many reads as necessary."""
     found: list[tuple[int, bytes]] = []
     while some := log.read(offset, ALL):
         found += [(one.offset, one.stored) for one in some]
@@ -67,16 +67,19 @@ def stored_in(log: KafkaLog, offset: int = 0) -> list[tuple[int, bytes]]:
 
 
 def append_at_last(log: KafkaLog, stored: bytes) -> int | None:
-    """Append as soon as Kafka takes it; an append that was not answered before may be in the log as well."""
+    """Retry an append until Kafka accepts it.
+
+    Earlier attempts without a response may also have appended the record.
+    """
     while True:
         with suppress(Unknown):
             return append(log, stored)
 
 
 def read_at_last(log: KafkaLog, offset: int, but: str = "") -> list[Stored]:
-    """Read as soon as Kafka answers; with `but`, until it is not known to answer for that reason.
+    """Retry a read until Kafka responds. If `but` is given, stop only when the error message contains it.
 
-    A server answers as before until it has heard that its topic is deleted, which is after the deletion.
+    A server responds as before until it has been notified of the deletion of the topic, which happens later.
     """
     while True:
         try:
@@ -256,7 +259,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     admin = log._make_admin()
     (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
     done.result(60)
-    while len(notes := log.notes()) < 2:  # until the server has heard of it
+    while len(notes := log.notes()) < 2:  # The loop ends when the server has received the new metadata.
         pass
     assert "has 2 partitions, and only the first is the shared log" in notes[0]
     assert log.check_settings() == [], "what cannot be taken back and loses nothing stops nobody"
@@ -284,13 +287,13 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
 
 
 def configs(cluster: KafkaCluster, *words: str) -> None:
-    """Run what `kafka-configs.sh` runs."""
+    """Run the command that `kafka-configs.sh` runs."""
     command = [*JAVA, "-cp", cluster.nodes[0].classes, "kafka.admin.ConfigCommand", *words]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def deleted(log: KafkaLog) -> None:
-    """Delete a log's topic."""
+    """Delete the topic of a log."""
     admin = log._make_admin()
     (done,) = admin.delete_topics([log._topic]).values()
     done.result(60)
@@ -315,13 +318,13 @@ def test_a_topic_that_is_deleted_is_gone_once_every_answer_was_that_for_long(
     monkeypatch.setattr(log, "_is_topic_unknown", unknown)
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.5)
     with pytest.raises(Unknown, match="Unknown"):
-        log.read(2, ALL)  # an answer between that was another one lets the time begin anew
+        log.read(2, ALL)  # A different response in between restarts the period.
     with pytest.raises(NoCluster, match=r"has no topic log\d+, and had it before, up to record 1"):
         log.read(2, ALL)
 
 
 def made_anew(log: KafkaLog) -> None:
-    """Delete a log's topic, and make it again, empty."""
+    """Delete the topic of a log, and create it again without records."""
     deleted(log)
     other = KafkaLog(log._servers, log._topic)
     other.found(BEGIN)
@@ -363,7 +366,7 @@ def test_a_record_whose_batch_does_not_match_its_crc_is_named_and_those_around_i
 ) -> None:
     append(log, b"one", b"two", b"three")
     assert [one for _, one in stored_in(log)] == [b"one", b"two", b"three"]
-    log._close_consumer()  # so that nothing is read ahead
+    log._close_consumer()  # Closing the consumer discards prefetched records.
     append(log, b"four", b"five")
     (node,) = cluster.nodes
     node.stop()
@@ -396,7 +399,7 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
     (first,) = map(write, leader.make_flush([b"first"]))
     forgets = write(leader.make_beat({"forget": "b"}))
     (second,) = map(write, leader.make_flush([b"second"]))
-    # As a producer that is not idempotent does: at once, and behind what came after.
+    # A producer without idempotence may append a record twice in succession, or again after later records.
     append(log, *[genesis] * 2, *[epoch] * 2, *[first] * 2, forgets, second, forgets, first)
     reader = Fold(CLUSTER)
     assert len(list(read_steps(log, reader))) == 10

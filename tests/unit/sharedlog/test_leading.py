@@ -1,4 +1,4 @@
-"""What a leader writes, and what it believes."""
+"""Tests the records that a leader writes, and the conclusions that it draws from responses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GENESIS = genesis_of(CLUSTER)
 
 
 def stored(body_bytes: int) -> bytes:
-    """One whole CommitLog record."""
+    """Return the bytes of one complete CommitLog record."""
     return encode(Record(topic="t", body=bytes(body_bytes)))
 
 
 def led() -> tuple[Fold, Leader]:
-    """A fold whose holder leads, and that leader."""
+    """Return a fold whose holder is the leader, and the leader."""
     fold = Fold(CLUSTER)
     fold.take(0, encode_shared(GENESIS))
     candidate = Candidate(fold, ME, {"node": "a"})
@@ -51,7 +51,8 @@ def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, 
         written = leader.make_flush(parts)
     lengths = [len(stored(size)) for one in sizes for size in [*one, 3]]
     for one in written:
-        assert len(one.body) <= bytes_max or len(one.body) in lengths  # one that is larger goes alone
+        # A CommitLog record that is too large is sent in a record of its own.
+        assert len(one.body) <= bytes_max or len(one.body) in lengths
     assert sum(one.end - one.start for one in written) == sum(map(len, parts))
     assert all(one.end == following.start for one, following in pairwise(written))
     assert [one.is_last for one in written] == [False] * (len(written) - 1) + [True]
@@ -77,7 +78,8 @@ def test_any_other_success_proves_nothing_until_it_is_read(offset: int | None) -
     fold, leader = led()
     (written,) = leader.make_flush([stored(1)])
     assert leader.record_answer(offset) is Proof.NOTHING
-    assert leader.record_answer(offset and offset + 1) is Proof.NOTHING  # nor what comes next
+    # The next response is not a proof either.
+    assert leader.record_answer(offset and offset + 1) is Proof.NOTHING
     fold.take(offset or 5, encode_shared(written))
     fold.take((offset or 5) + 1, encode_shared(leader.make_beat({})))
     assert leader.check_proof(fold)

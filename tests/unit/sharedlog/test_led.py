@@ -1,4 +1,4 @@
-"""Where the records of leaders lie, as a fold remembers them."""
+"""Tests the offsets of leader records that a fold stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A password in a file: its first line, whole, as it is by now."""
+"""Tests that the current first line of a password file is used as the password."""
 
 from __future__ import annotations
 

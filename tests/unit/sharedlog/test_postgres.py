@@ -1,4 +1,4 @@
-"""A shared log in a real PostgreSQL: nothing is added behind another head, nothing unproven believed."""
+"""Tests a shared log in PostgreSQL: appends require the expected head, and are accepted only with proof."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_dump_of_the_database_holds_up_no_append_and_trimming_waits_for_it(
     log.append_if(BEGIN, [b"x"] * 25, at(1))
     with psycopg.connect(conninfo) as dump:
         dump.execute("LOCK TABLE dumped_record, dumped_record_0, dumped_record_1 IN ACCESS SHARE MODE")
-        for number in range(1, 5):  # over the ends of partitions, which are made meanwhile
+        for number in range(1, 5):  # The appends cross partition boundaries, so new partitions are created.
             log.append_if(at(number), [b"x"] * 10, at(number + 1))
         with pytest.raises(Unknown, match="trimmed later"):
             log.trim(20)
@@ -169,7 +169,8 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
     logs = [PostgresLog(conninfo, "crowded") for _ in range(4)]
     logs[0].found(BEGIN)
     failed: list[BaseException] = []
-    # In step: who waits for another's append knows the partitions of before, one more than is needed.
+    # The nodes append in step, so that a waiting node knows only the partitions that existed before. There is
+    # one more partition than needed.
     together = Barrier(len(logs), timeout=60)
 
     def go_on(log: PostgresLog) -> None:
@@ -208,7 +209,7 @@ def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
     for number in range(40):
         log.append_if(BEGIN if number == 0 else at(number), [b"x"], at(number + 1))
     assert len(asked) <= 5
-    for _ in range(9):  # what others append meanwhile has room in a partition that is there
+    for _ in range(9):  # The records appended by the other node fit in an existing partition.
         other.note(b"a node's")
     assert log.append_if(at(40), [b"x"] * 30, at(41)) == 78
     log._close_connection()
@@ -303,7 +304,7 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
 
         def append() -> None:
             try:
-                for end in range(1, 100_000):  # until the server has read its settings again
+                for end in range(1, 100_000):  # The loop runs until the server has reloaded its settings.
                     log.append_if(at(end - 1), [b"two"], at(end))
             except Unknown as error:
                 raised.append(error)
@@ -321,7 +322,7 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
             waiting.join()
     assert len(raised) == 1
     assert said in str(raised[0])
-    # It is there all the same, and nobody may say that it is safe.
+    # The record exists, but it must not be reported as safe.
     assert log.head() == at(log.bounds()[1] - 1)
 
 
@@ -351,7 +352,10 @@ def test_an_append_that_is_taken_back_leaves_nothing(log: PostgresLog, conninfo:
 
 @pytest.fixture
 def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
-    """What runs commands as an operator does, one after the other; at the end the server is as it was."""
+    """Return a function that runs commands as an operator.
+
+    At the end, the settings of the server are restored.
+    """
     with psycopg.connect(conninfo, autocommit=True) as connection:
 
         def run(commands: str) -> None:
@@ -365,7 +369,7 @@ def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
 
 
 def until(said: Callable[[], list[str]], wanted: Callable[[list[str]], bool]) -> list[str]:
-    """What is said once it is as it should be: a server takes its settings over a little later."""
+    """Return the messages as soon as they are as expected. A server may apply its settings with a delay."""
     while not wanted(found := said()):
         pass
     return found
@@ -394,7 +398,8 @@ def test_a_setting_of_the_command_line_is_mended_there() -> None:
 def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_OPTIONS", "")  # as a pooler drops what a session asks for
+    # A connection pooler drops the options of a session in the same way.
+    monkeypatch.setattr(postgres, "_OPTIONS", "")
     assert log.check_settings() == []
     admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET synchronous_commit = off")
     admin(f"GRANT ALL ON {log._log}_head, {log._log}_record TO plain; GRANT CREATE ON SCHEMA public TO plain")
@@ -410,7 +415,7 @@ def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
 
 
 def commits_of(log: PostgresLog) -> str:
-    """What the session has that appends."""
+    """Return the value of `synchronous_commit` in the session that appends."""
     with log._use_connection() as connection:
         row = connection.execute("SHOW synchronous_commit").fetchone()
     assert row is not None
@@ -499,7 +504,7 @@ def test_how_many_standbys_a_commit_waits_for(names: str, count: int) -> None:
 
 @pytest.fixture
 def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog]]:
-    """A primary, a standby that nobody waits for, and a log in whichever of them takes writes."""
+    """Start a primary and an asynchronous standby, and open a log on whichever of them accepts writes."""
     with running_servers(options=UNSYNCED) as servers:
         primary, standby = servers.primary, PostgresServer("late", UNSYNCED)
         standby.make_standby_of(str(primary.folder))
@@ -518,7 +523,10 @@ def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog
 def promote_without_the_last(
     primary: PostgresServer, standby: PostgresServer, logs: list[PostgresLog]
 ) -> None:
-    """Append two records, of which the standby has the first, kill the primary and promote the standby."""
+    """Append two records, only the first of which reaches the standby.
+
+    Then kill the primary and promote the standby.
+    """
     behind = PostgresLog(standby.url)
     assert logs[0].append_if(BEGIN, [b"one"], at(0)) == 0
     while not has_one(behind):
@@ -537,14 +545,14 @@ def promote_without_the_last(
 
 
 def has_one(log: PostgresLog) -> bool:
-    """Whether a standby has the first record."""
+    """Return whether a standby has the first record."""
     with suppress(NoCluster):
         return bool(log.read(0, ALL))
     return False
 
 
 def answered(ask: Callable[[], object]) -> object:
-    """Ask as often as the servers that are away are answered of."""
+    """Retry a call until the unavailable servers respond."""
     while True:
         try:
             return ask()
@@ -567,7 +575,7 @@ def test_a_standby_that_was_promoted_without_a_record_halts_who_has_seen_it(
     for ask in asks:
         with pytest.raises(Halted, match="promoted without all that was acknowledged"):
             answered(ask)
-    # Who has seen neither goes on, and its record is another one where the lost one was.
+    # A reader that has not read the lost record continues, and appends a different record at the same offset.
     other = PostgresLog(standby.url)
     assert other.append_if(at(0), [b"another"], at(1)) == 1
     other.close()
@@ -650,7 +658,10 @@ def test_a_server_that_lets_nobody_in_is_asked_again(
 
 @pytest.fixture
 def asks(tmp_path: Path) -> Iterator[tuple[str, Callable[[str], object], Path]]:
-    """A server that asks `app` for a password: its URL, what changes that, and a file that has it."""
+    """Start a server that requires a password for `app`.
+
+    Return its URL, a function that changes the password, and a password file.
+    """
     file = tmp_path / "password"
     with running_servers() as servers, psycopg.connect(servers.url, autocommit=True) as asked:
         asked.execute("CREATE ROLE app LOGIN PASSWORD 'first'")
@@ -687,7 +698,7 @@ def test_a_password_is_read_again_for_each_session(
 
 
 def refusal(log: PostgresLog) -> str:
-    """Return why no session is opened."""
+    """Return the error message for a session that is refused."""
     try:
         log.try_session()
     except SessionRefused as error:

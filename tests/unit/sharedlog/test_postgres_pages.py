@@ -1,4 +1,4 @@
-"""A page of PostgreSQL's table whose checksum is wrong: its records are named, and all others are read."""
+"""Tests a page with an invalid checksum: its records are reported, and all other records can be read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def stored(number: int) -> bytes:
 
 
 def read_on(log: PostgresLog, offset: int) -> list[int]:
-    """Read as a node does, until all is read or a record is unreadable, which comes last."""
+    """Read as a node does, until all records have been read or a record is unreadable.
+
+    The unreadable record is returned last.
+    """
     found: list[int] = []
     try:
         while some := log.read(offset, ALL):
@@ -81,10 +84,11 @@ def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
             before.note(stored(number))
         if is_vacuumed:
             with psycopg.connect(server.url, autocommit=True) as connection:
-                connection.execute("VACUUM ANALYZE tidewheel_record")  # which maps the room of each page
+                # VACUUM records the free space of each page.
+                connection.execute("VACUUM ANALYZE tidewheel_record")
         bad = server.spoil_page_of("tidewheel_record", record)
     small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "a"})))
-    for _ in range(20):  # each session asks for a page anew
+    for _ in range(20):  # Each session requests a page separately.
         with closing(PostgresLog(server.url)) as log:
             log.note(small)
     with closing(PostgresLog(server.url)) as log:

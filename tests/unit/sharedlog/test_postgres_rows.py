@@ -1,4 +1,4 @@
-"""A table that loses, doubles or changes rows: each is named, and a unique index keeps one a number."""
+"""Tests that lost, duplicate, and changed rows are reported, and that a unique index prevents duplicates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLUSTER = b"one cluster's id"
 BEGIN = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 ALL = 1 << 24
 SIZE = 10
-"""How many records a partition has."""
+"""The number of records in a partition."""
 NAMES = (f"rows{number}" for number in count())
 WAIT_SECONDS = 30
 
@@ -44,7 +44,7 @@ def admin(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def log(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresLog]:
-    """A log of 25 records in partitions of 10, that of a new cluster."""
+    """Return a new cluster's log with 25 records in partitions of 10 records."""
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", SIZE)
     log = PostgresLog(conninfo, next(NAMES))
     log.found(BEGIN)
@@ -56,7 +56,7 @@ def log(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresLog]
 
 @pytest.fixture
 def unindexed(log: PostgresLog, admin: psycopg.Connection[Any]) -> PostgresLog:
-    """The same without its unique index."""
+    """Return the same log without its unique index."""
     run(admin, f"DROP INDEX {log._log}_record_record_idx; CREATE INDEX ON {log._log}_record (record)")
     return log
 

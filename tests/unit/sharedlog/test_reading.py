@@ -1,4 +1,4 @@
-"""A reader meets an engine that loses, doubles, changes or reorders records: an error with a sentence."""
+"""Tests that a reader reports an error if the engine loses, duplicates, changes, or reorders records."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.memory_engine import MemoryEngine
 CLUSTER = b"one cluster's id"
 NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 GENESIS, EPOCH, FIRST, BEAT, SECOND, LAST, END = range(7)
-"""The offsets of what `written` writes."""
+"""The offsets of the records that `written` writes."""
 
 
 def written(*, is_dense: bool = True) -> MemoryEngine:
-    """Return an engine with a GENESIS, an EPOCH, BYTES, a BEAT, BYTES and a BEAT."""
+    """Return an engine that contains a GENESIS, an EPOCH, BYTES, a BEAT, BYTES, and a BEAT."""
     engine = MemoryEngine(Random(1), NOWHERE if is_dense else None)
     engine.is_well = True
     fold = Fold(CLUSTER)
@@ -137,7 +137,7 @@ def test_an_engine_that_is_not_dense_may_leave_gaps_but_not_of_bytes() -> None:
 
 
 class BadPage(MemoryEngine):
-    """An engine that cannot read two records, and all before them at once."""
+    """An engine that cannot read two records, and cannot read the preceding records in a single batch."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         if offset in (FIRST, BEAT):

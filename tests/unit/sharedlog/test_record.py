@@ -1,4 +1,4 @@
-"""The bytes of a shared record."""
+"""Tests the encoding of shared log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the looks at a log find, and for how long that counts."""
+"""Tests the faults that the checks of a log find, and how long they are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 30
 
 
 class CountedEngine(MemoryEngine):
-    """An engine whose rows can be counted, as a test says."""
+    """An engine whose row counts are specified by the test."""
 
     counted = CheckResult([], 0, is_whole=True)
 
@@ -38,7 +38,7 @@ def engine() -> CountedEngine:
 
 
 def faults_of(engine: CountedEngine) -> list[str]:
-    """What a pass through the log finds."""
+    """Return the faults that a pass through the log finds."""
     found, looked = list[str](), CheckResult([], 0, is_whole=False)
     while not looked.is_whole:
         looked = read_range(engine, CLUSTER, looked.next_record)

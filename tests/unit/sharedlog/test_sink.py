@@ -1,4 +1,4 @@
-"""What a leader writes: accepted only where that is proven, and that it leaves is its last word."""
+"""Tests that a leader's append is accepted only with proof, and that no write follows its step-down."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Nowhere:
-    """A local log that keeps nothing."""
+    """A local log that discards all data."""
 
     appends_max = 1
 
     def append(self, first_offset: int, parts: object, epoch: int) -> None:
-        """Keep nothing."""
+        """Discard the parts."""
 
 
 def leading(engine: MemoryEngine, clock: Callable[[], int] = lambda: 0) -> SharedSink:
@@ -78,7 +78,7 @@ def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
 
 
 def folded(engine: MemoryEngine) -> Fold:
-    """What any reader of the log has come to."""
+    """Return the state of a reader that has read the whole log."""
     fold = Fold(CLUSTER)
     for offset, stored in enumerate(engine.records):
         fold.take(offset, stored)
@@ -86,7 +86,7 @@ def folded(engine: MemoryEngine) -> Fold:
 
 
 def nothing(_: MemoryEngine) -> None:
-    """Nobody else writes."""
+    """Do nothing, so that no other node writes."""
 
 
 def note(engine: MemoryEngine) -> None:
@@ -94,7 +94,7 @@ def note(engine: MemoryEngine) -> None:
 
 
 def lead(engine: MemoryEngine) -> None:
-    """Another node leads; this engine does not compare."""
+    """Let another node become the leader in an engine that does not compare heads."""
     epoch = Candidate(folded(engine), b"who leads epoch2", {"node": "b"}).epoch
     engine.found(encode(epoch))
 
@@ -119,14 +119,15 @@ def test_an_append_is_accepted_if_and_only_if_the_log_says_that_this_node_still_
     is_accepted: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of an engine that takes what a deposed leader writes, as Kafka does, and says that all is well."""
+    """Like Kafka, the engine accepts the records of a former leader and reports success."""
     engine, now_ms = MemoryEngine(Random(1)), 0
     engine.is_well = True
     sink = leading(engine, lambda: now_ms)
     for other in others:
         other(engine)
     take = engine.append_if
-    answers = iter([tells_offset])  # the proof that is asked for then is told of
+    # The offset of the BEAT that proves the append is always returned.
+    answers = iter([tells_offset])
 
     def append_if(head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         offset = take(head, stored, following)

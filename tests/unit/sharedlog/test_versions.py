@@ -1,4 +1,4 @@
-"""A cluster's version: told in the log, kept in a checkpoint, never lowered, and a bar to older programs."""
+"""Tests that the version of a cluster is stored, never decreases, and stops older programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER, ME = b"c" * 16, b"m" * 16
 
 
 def record(kind: Kind, facts: dict[str, object]) -> SharedRecord:
-    """A record of epoch 1 (a GENESIS: of none) of a history without a byte."""
+    """Return a record of an empty history in epoch 1. A GENESIS record has no epoch."""
     epoch, holder = (0, NOBODY) if kind is Kind.GENESIS else (1, ME)
     return SharedRecord(
         CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts) if facts else b""
@@ -37,7 +37,7 @@ def record(kind: Kind, facts: dict[str, object]) -> SharedRecord:
 
 
 def folded(*records: SharedRecord) -> Fold:
-    """A fold that has taken records."""
+    """Return a fold that has applied the given records."""
     fold = Fold(CLUSTER)
     for offset, one in enumerate(records):
         assert fold.take(offset, encode(one)).outcome is not Outcome.DEAD
@@ -79,7 +79,7 @@ def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_rea
     with pytest.raises(Halted, match=why):
         folded(record(Kind.GENESIS, {"finalized": NEWER}))
     fold = folded(GENESIS, EPOCH)
-    for _ in range(2):  # and takes nothing more
+    for _ in range(2):  # The fold does not accept any further records.
         with pytest.raises(Halted, match=why):
             fold.take(2, encode(record(Kind.BEAT, {"finalize": NEWER})))
     frozen = folded(GENESIS, EPOCH).freeze()

@@ -1,4 +1,4 @@
-"""What a process has read of a shared log is missed when the engine has lost it, whatever the copy says."""
+"""Tests that the loss of records that a process has read is detected, regardless of the copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Play:
-    """A log of a GENESIS, five notes and an EPOCH, a fold that has read them, and one that has not."""
+    """A log with a GENESIS, five notes, and an EPOCH.
+
+    One fold has read all records, and another fold has read none.
+    """
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -45,7 +48,7 @@ class Play:
         self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
 
     def require_records(self, fold: Fold) -> None:
-        """Ask until it is sure."""
+        """Repeat the check until the result is certain."""
         with pytest.raises(Unknown, match="asked anew"):
             self.witness.require_records(self.engine, fold)
         self.now_ms += LOST_MS
@@ -124,7 +127,7 @@ def test_a_checkpoint_that_reads_on_behind_the_end_is_a_witness_too() -> None:
     play = Play()
     play.witness = Witness(lambda: play.now_ms)
     play.engine.lose_end()
-    play.fold.last_led = None  # as of a fold that was thawed
+    play.fold.last_led = None  # A fold restored from a checkpoint has no such record.
     with pytest.raises(Halted, match="Record 6"):
         play.require_records(play.fold)
 
@@ -145,7 +148,8 @@ def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and
     play = Play()
     play.witness.verify_last_record(play.engine, play.fold)
     play.engine.lose_end()
-    play.witness.verify_last_record(play.engine, play.fold)  # gone, or a server that answers of the past
+    # The record is lost, or the server returns an outdated response.
+    play.witness.verify_last_record(play.engine, play.fold)
     while play.engine.end_offset < 9:
         play.note(77)
     with pytest.raises(Halted, match="is another one now"):
@@ -153,7 +157,7 @@ def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and
 
 
 class Standby(MemoryEngine):
-    """A server that knows that it is only behind: it says so to who reads on beyond its end."""
+    """A lagging standby, which raises an error for reads beyond its end."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         if offset > self.end_offset:
@@ -168,7 +172,7 @@ def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
     for one in play.engine.records[:3]:
         standby.note(one)
     restarted = Witness(lambda: play.now_ms)
-    play.fold.last_led = None  # as of a fold that was thawed
+    play.fold.last_led = None  # A fold restored from a checkpoint has no such record.
     for _ in range(3):
         with pytest.raises(Unknown, match="standby"):
             restarted.require_records(standby, play.fold)

@@ -1,4 +1,7 @@
-"""A caller of the far levels, as the broker is one: a wheel of its own, a log, checkpoints, crashes."""
+"""A caller of the upper levels that behaves like the broker.
+
+The caller has its own wheel, log, and checkpoints, and can crash.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ FOREVER_MS = 1 << 60
 
 
 def record_of(offset: int) -> bytes:
-    """The bytes that the log has at an offset, with their CRC."""
+    """Return the bytes at an offset of the log, including their CRC."""
     content = b"record %d " % offset * (1 + offset % 5)
     return content + record.crc_text(zlib.crc32(content) & record.CRC_MASK)
 
 
 def fetch(offsets: Numbers) -> tuple[Rows, list[bytes]]:
-    """Records by their offsets, as the log would give them."""
+    """Return the records at the given offsets, as the log would."""
     rows = np.zeros(len(offsets), ROW)
     rows["timer_offset"], rows["queue"], rows["id_hash"] = offsets, offsets % 7, offsets * 31
     return rows, [record_of(offset) for offset in offsets.tolist()]
 
 
 class Caller:
-    """Puts, cancels and delivers; knows in `pending` what must be there."""
+    """A caller that adds, cancels, and delivers timers. `pending` contains the timers that must exist."""
 
     def __init__(self, disk: Disk, now_ms: int, rows_max: int = 5) -> None:
         self.disk, self.now_ms, self.rows_max = disk, now_ms, rows_max
@@ -87,7 +90,7 @@ class Caller:
             self._logged_count = len(self.log)
 
     def write_checkpoint(self) -> None:
-        """What the worker does; nobody knows of it until the end."""
+        """Perform the work of the worker. The result is not visible until the end."""
         if self.checkpoint is not None and self.checkpoint.new_files is None:
             self.checkpoint.write(self.disk, fetch)
 
@@ -105,7 +108,7 @@ class Caller:
         self.partitions.written(done)
 
     def crash(self, choose: Callable[[int], int] = lambda length: length // 2) -> None:
-        """Loses all memory; starts from the last snapshot and the log behind it."""
+        """Discard all memory, and restart from the last snapshot and the log after it."""
         if isinstance(self.disk, MemoryDisk):
             self.disk.crash(choose)
         self.partitions = Partitions(self.disk, self.now_ms, self.rows_max)
@@ -116,7 +119,7 @@ class Caller:
             self._apply(verb, sort_key)
 
     def settle(self) -> None:
-        """Delivers all that is due by now, with whatever reading and writing that takes."""
+        """Deliver all timers that are due, performing any reads and writes that are necessary."""
         for _ in range(10_000):
             self.look()
             moved = self.read()
@@ -132,7 +135,7 @@ class Caller:
         raise AssertionError("it never settles")
 
     def deliver(self, count_max: int) -> bool:
-        """Delivers up to `count_max` of the rows, or the timers of the wheel that come before them."""
+        """Deliver up to `count_max` rows, or the timers of the wheel that precede them."""
         first = min(self.wheel, default=None)
         head_ms = self.partitions.head_due_ms()
         if head_ms is not None and head_ms <= self.now_ms and (first is None or head_ms <= first[0]):

@@ -1,4 +1,4 @@
-"""Where the far levels begin, and which slot a timer lies in: one at a time and many at once, the same."""
+"""Tests the boundaries and slots of the upper levels, for single timers and for many timers at once."""
 
 from __future__ import annotations
 

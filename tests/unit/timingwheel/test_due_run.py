@@ -1,4 +1,4 @@
-"""The order in which timers of a file are given."""
+"""Tests the order in which the timers of a file are returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a disk with bad sectors gives of a file: all that it can read, and zeros for the rest."""
+"""Tests that a file on a disk with bad sectors is read completely, with zeros for the unreadable parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PATH = "timers/it"
 
 
 class BadSectors(MemoryDisk):
-    """A disk that cannot read some blocks; `is_short`: it gives what lies before one, as Linux does."""
+    """A disk that cannot read some blocks.
+
+    If `is_short` is true, it returns the bytes before a bad block, as Linux does.
+    """
 
     def __init__(self, bad: set[int], *, is_short: bool) -> None:
         super().__init__()
@@ -58,7 +61,7 @@ def test_a_bad_sector_costs_its_block_alone(
     disk = BadSectors(bad, is_short=is_short)
     there = as_read(written(disk, tail_bytes), bad)
     position = min(span[0], len(there))
-    length = min(span[1], len(there) - position)  # as a snapshot names lengths
+    length = min(span[1], len(there) - position)  # The length does not exceed the file, as in a snapshot.
     unread: list[sectors.Extent] = []
     assert sectors.read(disk, PATH, position, length, unread) == there[position : position + length]
     end = position + length

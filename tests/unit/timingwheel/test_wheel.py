@@ -1,4 +1,4 @@
-"""The wheel against a sorted list, over all its levels."""
+"""Tests the wheel against a sorted list on all levels."""
 
 from __future__ import annotations
 

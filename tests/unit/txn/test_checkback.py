@@ -1,4 +1,4 @@
-"""Halves that wait for a producer, against an oracle of lists."""
+"""Tests half messages that wait for a producer against an oracle that uses lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of halves: what is remembered, in which order, and what it costs Python's collector."""
+"""Tests the contents and order of the half message tables, and their cost for the garbage collector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ COUNT = 3_000
 
 
 def filled() -> Outcomes:
-    """A third is open, a third has expired (one with a late end), a third was committed."""
+    """Create open, expired, and committed half messages, one third each.
+
+    One of the expired half messages has a late end.
+    """
     outcomes = Outcomes()
     for number in range(COUNT):
         outcomes.stored(number * 100, OpenHalf(1_000 + number, 7_000 + number, 0, f"topic-{number}", number))
@@ -65,7 +68,8 @@ def test_halves_of_a_state_are_listed_in_the_order_of_the_log() -> None:
 
 def test_the_first_late_ends_of_what_expired_are_noted_and_no_others() -> None:
     outcomes = filled()
-    for half_offset in (0, 100, 200, 7):  # expired, committed, open, none
+    # The half messages are expired, committed, open, and unknown, in this order.
+    for half_offset in (0, 100, 200, 7):
         for number in range(LATE_ENDS_MAX + 2):
             if outcomes.takes_late(half_offset):
                 outcomes.came_late(half_offset, "ROLLBACK", number)

@@ -1,4 +1,4 @@
-"""What is remembered of halves that were sent lately: enough for their commits, and not much."""
+"""Tests that recent half messages are kept for their commits, and that their number is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A set of log offsets answers as a sorted list does, whatever came and went."""
+"""Tests that a set of log offsets behaves like a sorted list after any changes."""
 
 from __future__ import annotations
 

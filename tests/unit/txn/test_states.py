@@ -1,4 +1,4 @@
-"""A transaction ends once: the table, the ids that name a half, and when to ask again."""
+"""Tests that a transaction ends only once, and tests transaction IDs and check-back times."""
 
 from __future__ import annotations
 

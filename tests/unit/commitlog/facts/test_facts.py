@@ -1,4 +1,4 @@
-"""Facts of records: what is told is read back, each fact has its appliers, each kind of record its facts."""
+"""Tests that facts survive encoding and decoding, and that each fact and each record kind is handled."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def kinds_of_facts(union: Any) -> set[type]:
 
 
 def stored(new: Record) -> Record:
-    """The record as a start reads it."""
+    """Return the record as it is read at startup."""
     return record.decode(record.encode(new))
 
 
