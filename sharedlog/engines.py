@@ -2,8 +2,9 @@
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
-kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optional: USER:PASSWORD@
-                                                 before the hosts, and `KAFKA_SETTINGS` after the ?
+kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optionally,
+                                                 USER:PASSWORD@ may precede the hosts, and `KAFKA_SETTINGS`
+                                                 may follow the question mark.
 ?password_file=PATH                              for both engines: a password file, which is read for each new
                                                  connection
 """

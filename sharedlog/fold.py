@@ -4,19 +4,19 @@ A reader applies the records of the log in order. Each record either changes the
 history, or is ignored. Readers do not need to communicate with each other. Readers that have applied the log
 up to the same record are in the same state.
 
-    right to write    belongs to the holder of the newest EPOCH. Later records of other writers are dead
+    right to write    belongs to the holder of the newest EPOCH. Later records of other writers are ignored.
     acceptance        applies to BYTES of that holder, in order. A flush is accepted when its last record has
-                      been read
+                      been read.
     halt              is caused by a record that no legitimate writer can have appended after the records read
                       so far. In this case, the engine has lost, duplicated, or changed a record, or has
-                      merged two histories. The fold does not try to determine which record is correct
+                      merged two histories. The fold does not try to determine which record is correct.
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS has
-    the outcome "already had" if it has the same beginning, and otherwise halts the fold
+    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS has the
+    outcome "already had" if it has the same beginning, and otherwise halts the fold.
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories

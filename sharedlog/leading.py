@@ -3,9 +3,9 @@
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder, and
                 reads up to this record. The holder in the newest EPOCH record of the log is the leader. The
                 candidate then reads the record before the EPOCH record again. This record has changed if the
-                engine has lost the end of the log and other records were appended
+                engine has lost the end of the log and other records were appended.
     writing     A flush consists of one or more BYTES records, the last of which is marked. Only one flush is
-                in flight at a time
+                in flight at a time.
     proof       From the response of the engine, only the following conclusions can be drawn:
 
                 answer                                   conclusion

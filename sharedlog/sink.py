@@ -2,7 +2,7 @@
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
     beat     appends a BEAT if no other record has been written for some time. The BEAT proves that this node
-             is still the leader
+             is still the leader.
 
 Rules
 1. An append first writes the records to the local segments without a sync, and then waits until the engine
