@@ -58,7 +58,7 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return each key with the copy of its value.
+        """Return each key together with the copy of its value.
 
         Unless all rows have been copied, the caller must be in the table's thread.
         """

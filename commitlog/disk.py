@@ -17,8 +17,8 @@ or deleted in the folder may be lost or reappear after a power failure, until th
 successfully. Directory entries are in the journal of the file system, which stops after a failure.
 `SyncFailed` contains the path of the file or folder that could not be synced. A disk may sync a file
 implicitly in order to close it. If an implicit sync fails, the next call of `sync` for the file fails. After
-a failure, content is written again. The content is taken from a source other than the page cache, or its
-bytes are verified with a CRC. Syncing the same pages again is not sufficient.
+a failure, content is written again. The content is taken from a source other than the page cache, or is
+verified with a CRC. Syncing the same pages again is not sufficient.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Disk(Protocol):
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """Return the concatenated bytes of the given ranges (position, length).
 
-        The result is shorter if the file is too short.
+        The result is shorter than requested if the file ends early.
         """
 
     def view(self, path: str) -> View:

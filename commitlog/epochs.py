@@ -2,7 +2,7 @@
 
 The log of a broker outside a cluster has no epochs.
 
-Each epoch begins with an epoch record in the log, so the epoch records divide the log. Records before the
+Each epoch begins with an epoch record, so the epoch records divide the log into epochs. Records before the
 first epoch record belong to epoch 0 if the beginning of the log still exists, or if the first epoch record
 begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. If neither condition is true,
 the record of an earlier epoch was deleted by retention, and the number of that epoch is unknown. If the log

@@ -7,11 +7,11 @@ configured to do so. The file `imported` contains the log offset at which the co
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
     from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
-Therefore, a flipped bit in a topic or property of a copied record is not detected. RocketMQ did not detect
-such a bit either. All other checks are the same for copied records. If a copied record has a CRC property,
-the CRC is verified. The file `imported` has the same format as `durable` (see `commitlog.layout`). The file
-`imported` is written once and synced. If a store does not have this file, all of its records were written by
-Tidewheel.
+Therefore, a flipped bit in a topic or property of a copied record is not detected. RocketMQ does not detect a
+flipped bit in these fields either. All other checks are the same for copied records. If a copied record has a
+CRC property, the CRC is verified. The file `imported` has the same format as `durable` (see
+`commitlog.layout`). The file `imported` is written once and synced. If a store does not have this file, all
+of its records were written by Tidewheel.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A file of the log with a length of `segment_bytes`.
+    """A log file whose length is `segment_bytes`.
 
     `next_offset` is the start of the next segment, if there is one. A file extends beyond `next_offset` if
     its last record does (`commitlog.segments`). In this case, the next segment begins with zeros
@@ -88,10 +88,10 @@ class StoreLog:
 
 
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
-    """Return the log of the store at `store`. If `durable_offset` is given, it replaces the published offset.
+    """Return the log of the store in the folder `store`.
 
-    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. Raise `NoRecords` if the store does not contain any
-    records yet.
+    If `durable_offset` is given, it replaces the published offset. Raise `NotAStore`, `StoreTooNew`, or
+    `StoreTooOld`. Raise `NoRecords` if the store does not contain any records yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG

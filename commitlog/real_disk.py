@@ -1,8 +1,8 @@
 """Implements a thread-safe `Disk` on operating system files.
 
 A thread may delete a file while another thread is reading it. In this case, the read returns no bytes. A read
-never creates a file that was deleted, which would leave an empty segment for the next startup. A read also
-never reads from a different file (`commitlog.descriptors`). Files are not mapped into memory
+never creates a deleted file again, because an empty segment would then remain for the next startup. A read
+also never reads from a different file (`commitlog.descriptors`). Files are not mapped into memory
 (`commitlog.view`). Every error message contains the path of the file. The guarantees of each method are
 documented in `commitlog.disk`.
 

@@ -36,7 +36,7 @@ Cost: The log is read once from the start of the scan, which takes 26 us for a r
 flushes that were in progress.
 
 Weak spot: At or above the published offset, damage cannot be distinguished from a torn tail, and all later
-bytes are removed. The offset of acknowledged records is published before the acknowledgement is sent.
+bytes are removed. The end offset of acknowledged records is published before the acknowledgement is sent.
 However, the file `durable` is not synced, so the published offset may be lost in a power failure. If the file
 `durable` is damaged and the power fails, there may be a gap in flushes that were in progress and had not been
 acknowledged. If a timer was replaced twice in such flushes, and the first replacement is in the gap, both the
@@ -140,7 +140,7 @@ class LogScan:
         return (self.end_offset for _ in self._segments())
 
     def _segments(self) -> Iterator[Found | None]:
-        """Yield each intact record or, during a check, yield None for each group of intact records."""
+        """Yield each intact record. During a check, yield None for each group of intact records instead."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -250,8 +250,8 @@ class LogScan:
 
         Unless segments are missing, a segment ends at the start of the next segment. In earlier releases,
         `CommitLog.take_flush` did not wait for the flush that creates a segment, so a kill could leave a gap
-        between segments. In this case, a later flush had created its segment, but an earlier flush had not
-        yet created the preceding segment.
+        between segments. The gap existed if a later flush had created its segment before an earlier flush had
+        created the preceding segment.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -289,8 +289,8 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next segment begins after the end of a full segment. This rule does not
-        apply if the preceding file, or the blank at its end, extends to the next segment. The segments of a
+        A segment is missing if the next segment begins after the end of a full segment. The segment is not
+        missing if the preceding file, or the blank at its end, extends to the next segment. The segments of a
         log may have different sizes (see `commitlog.segments`).
         """
         firsts = self.segments.first_offsets

@@ -361,7 +361,7 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Raise the first offset of each queue in `minimums`, given as tuples (topic, queue ID, offset).
+        """Increase the first offset of each queue in `minimums`, given as tuples (topic, queue ID, offset).
 
         `begins_at` contains the log offsets of the entries at the new first offsets, if they are known.
         `begins_at` has the same format as the second list returned by `minimums`.
@@ -376,7 +376,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Raise the first offsets of queues as `rise` does, before they are recorded in the log."""
+        """Increase the first offsets of queues as `rise` does, before they are recorded in the log."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -546,7 +546,7 @@ class Dispatch:
         snapshot of an import, which is written before the first queue exists. In this case, any existing
         queues were created by a recovery that did not write a snapshot of its own. Only the files of the
         topics in `read_topics` are verified, because recovery reads these files. `recorded` contains the
-        recorded first offsets of the queues that begin at a higher offset.
+        recorded first offset of each queue that begins at a higher offset.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)

@@ -190,7 +190,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Raise the committed offset to `committed_offset` and past any finished messages that follow."""
+        """Advance the committed offset to `committed_offset` and past any finished messages that follow."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:

@@ -665,7 +665,7 @@ class ConsumeQueue:
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Raise the first offset of the queue to `min_offset`, but not beyond the end of the queue.
+        """Increase the first offset of the queue to `min_offset`, but not beyond the end of the queue.
 
         If the log offset in the entry at `min_offset` is known (`place`), it is passed as `begins_at` to save
         a later search.
@@ -684,7 +684,7 @@ class ConsumeQueue:
     def may_be_unneeded(self) -> bool:
         """True if there is a file whose entries are all below `min_offset`, even if it is the last file.
 
-        If the value is False, it remains False until the first offset of the queue is raised again.
+        If the value is False, it remains False until the first offset of the queue is increased again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES

@@ -3,7 +3,8 @@
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-The broker has two kinds of run stores. Each kind has its own schema, in-memory structure, and lookup methods:
+The broker has two kinds of run stores. Each kind of run store has its own schema, in-memory structure, and
+lookup methods:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra

@@ -12,8 +12,9 @@ tails are written earlier.
 
 Rules:
 - A queue is checked when its tail reaches 8 entries, and each time the tail doubles in size, so that adding
-  an entry requires only one comparison. A tail with fewer than 8 entries does not belong to any class. Such a
-  tail uses less than a third of the other memory of a queue, and its 160 bytes would occupy 4 KiB in a file.
+  an entry requires only one comparison. A tail with fewer than 8 entries does not belong to any class,
+  because it uses less than a third of the other memory of its queue. In a file, the 160 bytes of such a tail
+  would occupy 4 KiB.
 - `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
   at most twice `bytes`. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
   until `bytes` is three eighths of the limit. The limit applies to the memory used by all tails, and to their

@@ -11,9 +11,8 @@ a slot before the boundary. As a result, a slot is processed (read ahead or spli
 it starts. No level begins after the level above it. Timers that are due before B0 are called near. If a slot
 cannot be processed without the disk, the boundary stops at this slot, and so do all lower boundaries.
 
-If a slot of an upper level is entirely in the past, it is not split. Such a slot is called `passing`. A
-passing slot is located before B0, keeps the length of its level, and keeps its timers until all of them have
-ended.
+A slot of an upper level that is entirely in the past is called `passing`, and is not split. A passing slot is
+located before B0, keeps the length of its level, and keeps its timers until all of them have ended.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ timer and replaces another. Therefore, either all facts of a record survive a cr
 3. If a record is of a kind that was introduced in a later release, it has no facts. An unknown verb raises
    KeyError.
 4. Timers and half messages written by RocketMQ are also read. Records written by RocketMQ may contain
-   arbitrary text from a client. A timer record has no timer if its time is not a number. In a half message, a
-   time that is not a number is ignored.
+   arbitrary text from a client. If the time in a timer record is not a number, the record does not set a
+   timer. In a half message, a time that is not a number is ignored.
 
 Cost: Reading the facts of a record takes 0.3 us if it has none, and several microseconds if it has a JSON
 body. Few records have JSON bodies.
