@@ -129,7 +129,7 @@ def named(name: str, place: Place) -> Term:
 def number(text: str) -> Decimal | None:
     """Return the number in a string, or None.
 
-    A number has digits, a decimal point, and an exponent of up to four digits.
+    A number consists of digits, an optional decimal point, and an optional exponent of up to four digits.
     """
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 

@@ -9,8 +9,8 @@ version. No node writes a record that requires a higher version.
     version   content
     3         all kinds and bodies of the first release
 
-Lower version numbers belong to programs before the first release, which use a different record format. If the
-version of a cluster is lower, its nodes halt.
+Lower version numbers belong to programs before the first release, which use a different record format. A node
+halts if the version of its cluster is lower than that of the first release.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point

@@ -62,7 +62,8 @@ class CheckBackPolicy:
 
 
 class Unasked:
-    """The due half messages that are waiting for a producer. For each topic, they are in FIFO order."""
+    """The due half messages that are waiting for a producer. The half messages of each topic are in FIFO
+    order."""
 
     def __init__(self) -> None:
         self._halves: dict[str, dict[int, None]] = {}
