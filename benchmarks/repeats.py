@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/repeats.py [--old COMMIT] [--rounds 7] [--ids 500000] [--interval 0.2]
 
-All rows send new messages, 1 and 16 a call of the core (`Sending.send_many`, flush and publishing included;
-no transport, a disk in memory). Rows:
+All rows send new messages, 1 and 16 a call of the core (`MessageSender.send_many`, flush and publishing
+included; no transport, a disk in memory). Rows:
 
     fresh        an empty store
     many         `--ids` messages came within the last 30 s of the broker's clock

@@ -12,7 +12,7 @@ If there is no age or size limit, no segments are deleted, even if the disk is f
 messages are also rejected (`services.broker.housekeeping`). If records in a segment are still needed, they
 are copied to a keep file before the segment is deleted (`commitlog.keep`).
 
-    `Keeping.run`         writes the records that are still needed to a keep file
+    `KeepFileWrite.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
     `Deletion.run`        deletes the segments, oldest first
 
@@ -114,7 +114,7 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 
 @dataclass(slots=True, frozen=True)
-class Keeping:
+class KeepFileWrite:
     """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
     The first step may run once the log is durable up to `durable_at`, because records that end half messages
@@ -202,7 +202,7 @@ class Deletion:
                 disk.delete(f"{layout.COMMITLOG}/{name}")
 
 
-Retirement = Keeping | Deletion
+Retirement = KeepFileWrite | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:

@@ -67,14 +67,14 @@ from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
 from services.broker.journal import Journal
 from services.broker.schedules.schedules import Schedules
-from services.broker.sending import Sending
+from services.broker.sending import MessageSender
 from services.broker.spine.access import Access
 from services.broker.spine.appended import Appended, appended_of
 from services.broker.spine.copies import TimersDelivered
 from services.broker.spine.epoch import Epoch
-from services.broker.spine.finding import Finding
+from services.broker.spine.finding import MessageLookup
 from services.broker.spine.lease_clock import LeaseClock
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.scheduler import Purpose, Scheduler, earlier
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.statistics import Gauges, Statistics
@@ -159,7 +159,7 @@ class Broker:
         self._create_delivering_parts(settings, subscriptions)
         self.journal = Journal(self.store, self._reading)
         self.task_items = TaskItems(self.store, self._reading)
-        self.finding = Finding(self.store, self.topics, self._reading)
+        self.finding = MessageLookup(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._build_appliers(), self._build_publishers()
         self.store.apply_to_parts = self._apply
@@ -182,7 +182,7 @@ class Broker:
             self._disk, store, self._scheduler, self.groups, self.transactions, self.timers.held, settings
         )
         self._housekeeping_ms = settings.housekeeping_ms
-        self.sending = Sending(
+        self.sending = MessageSender(
             store, self.topics, self.lite_topics, self.timers, verb_executor, self.transactions,
             self.housekeeping, settings, statistics,
         )  # fmt: skip
@@ -194,7 +194,7 @@ class Broker:
         """Create the parts that deliver messages, such as those for leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         leasing = MessageLeasing(store, groups, settings.broker_name)
-        self._reading = reading = Reading(store)
+        self._reading = reading = MessageReader(store)
         refuse_new = self.housekeeping.refuse_new
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
         self._burying = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)

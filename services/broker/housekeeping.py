@@ -58,7 +58,7 @@ from typing import Final
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
 from commitlog.facts.facts import LogCut, Skipped, Stamp, record_of
-from commitlog.retention import Deletion, Keeping, Retirement
+from commitlog.retention import Deletion, KeepFileWrite, Retirement
 from commitlog.segments import Segments
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
@@ -168,7 +168,7 @@ class Housekeeping:
             raise refusal
 
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk usage, and return the retirement to be run (a `Keeping` or a `Deletion`), or None.
+        """Check the disk usage. Return the retirement to run (a `KeepFileWrite` or a `Deletion`), or None.
 
         Return None while a checkpoint is in progress, because its snapshot may already be on disk, although
         the core still reads a part of the log that the snapshot covers.
@@ -192,7 +192,7 @@ class Housekeeping:
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for the messages that groups need, and return a `Keeping` after the last queue.
+        """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
 
         If first offsets of queues have not been recorded yet, a call records a batch of these offsets instead
         of scanning.
@@ -250,19 +250,19 @@ class Housekeeping:
         keys = deque(self._store.dispatch.keys() if young is not None else ())
         return RetentionScan(keys, 0 if young is None else young.first_offset)
 
-    def _keeping(self, pinned_offset: int, now_ms: int) -> Keeping | None:
+    def _keeping(self, pinned_offset: int, now_ms: int) -> KeepFileWrite | None:
         log = self._store.log
         cut_offset = self._cut_offset(None if pinned_offset == _NOWHERE else pinned_offset, now_ms)
         if cut_offset <= log.first_offset or not self._ensure_covered(cut_offset, now_ms):
             return None
         return self._keeping_below(cut_offset, log.end_offset)
 
-    def _keeping_below(self, cut_offset: int, durable_at: int) -> Keeping:
+    def _keeping_below(self, cut_offset: int, durable_at: int) -> KeepFileWrite:
         log = self._store.log
         segments = Segments(log.segments.first_offsets, log.segment_bytes)
         halves = self._transactions.outcomes.between(log.first_offset, cut_offset)
         needed = sorted([*halves, *self._held.between(log.first_offset, cut_offset)])
-        return Keeping(cut_offset, segments, needed, log.keep, durable_at)
+        return KeepFileWrite(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
         """Return whether a record is still needed as an open or expired half message, or as a held timer."""
@@ -270,12 +270,12 @@ class Housekeeping:
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """Complete a `Deletion`, or continue the cut that follows a `Keeping` with one batch of queues.
+        """Complete a `Deletion`, or continue the cut that follows a `KeepFileWrite` with one batch of queues.
 
         If queues remain, return False. The caller must then call `retired` again, and may make other calls in
         between. The log is cut by the last record, and records below the cut are then read from the keep
-        file. A `Keeping` remains in progress until the last record is published, so that files are never
-        deleted for an incomplete cut. Raise OSError if a disk operation fails.
+        file. A `KeepFileWrite` remains in progress until the last record is published, so that files are
+        never deleted for an incomplete cut. Raise OSError if a disk operation fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from commitlog.kinds import JOURNAL_TOPIC
 from commitlog.record import Record
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 
 ENTRY_BYTES_MAX: Final = 4_096
@@ -78,7 +78,7 @@ class JournalPage:
 class Journal:
     """The journal of a broker."""
 
-    def __init__(self, store: Store, reading: Reading) -> None:
+    def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: Entry, now_ms: int) -> int:

@@ -37,7 +37,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.validation import check_delivery, check_message, check_type
 from services.broker.spine.values import SendReceipt, Topic
-from services.broker.spine.verb_properties import CarriedVerb, parse_verb
+from services.broker.spine.verb_properties import CarriedTimerVerb, parse_verb
 from services.broker.timers import recall
 from services.broker.timers.timer_ends import NamedTimer, NameWords, key_words
 from services.broker.timers.timer_records import ReplacedTimer, new_timer, replaced_offset_of, timer_record
@@ -47,7 +47,7 @@ from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 
 
-class Sending:
+class MessageSender:
     """The send operations of a broker."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Sending:
         return self._transactions.send(message, queue_id, now_ms)
 
     def _send_timer(
-        self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
+        self, message: Message, queue_id: int, carried: CarriedTimerVerb | None, now_ms: int
     ) -> SendReceipt:
         named = hashes_of(message.topic, message.message_id)
         first = self._find_timer_receipt(message, named, now_ms)

@@ -26,7 +26,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import TASK_TOPIC
 from commitlog.record import Record
 from consumequeue import keyindex
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from tidewheel import property_names
 
@@ -79,7 +79,7 @@ class AddedItems(NamedTuple):
 class TaskItems:
     """The items of all tasks."""
 
-    def __init__(self, store: Store, reading: Reading) -> None:
+    def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
 
     def add_items(

@@ -25,7 +25,7 @@ from commitlog.errors import StoreDamaged
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.housekeeping import Housekeeping
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import Topic
@@ -54,7 +54,7 @@ class TopicRetention:
     """The retention of topics. The retention of the log is in `services.broker.housekeeping`."""
 
     def __init__(
-        self, store: Store, topics: Topics, groups: Groups, reading: Reading, housekeeping: Housekeeping
+        self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._housekeeping = reading, housekeeping

@@ -7,5 +7,5 @@
 
 The modules to the right of `connection` do not use sockets or a clock. `client_hello` determines the
 protocols offered in a ClientHello before the TLS handshake. `admission` limits the number of connections per
-address and the idle time of connections, and `http2.Bounds` limits the memory of a connection.
+address and the idle time of connections, and `http2.ConnectionLimits` limits the memory of a connection.
 """

@@ -39,7 +39,7 @@ OUR_NAME: Final = "CN=tidewheel"
 
 log = structlog.get_logger()
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 Now = Callable[[], datetime.datetime]
 """A function that returns the current time as a timezone-aware datetime."""
 
@@ -120,10 +120,10 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
     return context
 
 
-class CertificateReloader(Generic[Made]):
+class CertificateReloader(Generic[T]):
     """A wrapper for an object created from TLS files, which is created again when the files change."""
 
-    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
+    def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
         """Read the files, or raise `ConfigurationError` if they cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
@@ -131,7 +131,7 @@ class CertificateReloader(Generic[Made]):
         self._failure = ""
         self._made = self._load_files()
 
-    def current(self) -> Made:
+    def current(self) -> T:
         """Return the object for the current files.
 
         If the current files cannot be used, log an error, and return the previous object.
@@ -149,7 +149,7 @@ class CertificateReloader(Generic[Made]):
             self._failure = str(error)
         return self._made
 
-    def _load_files(self) -> Made:
+    def _load_files(self) -> T:
         files = self._files
         try:
             self._changed_ns = files.read_change_times()

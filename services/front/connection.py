@@ -50,7 +50,7 @@ from services.front.grpc_calls import (
 )
 from services.front.grpc_wire import Status
 from services.front.header_fields import Field
-from services.front.http2 import Bounds, ConnectionEnded, StreamDrained
+from services.front.http2 import ConnectionEnded, ConnectionLimits, StreamDrained
 from services.front.http2_frames import Code
 
 log = structlog.get_logger()
@@ -157,9 +157,9 @@ class UnreadBytes:
 class ServerState:
     """The state that is shared by all connections of a server."""
 
-    def __init__(self, service: Service, bounds: Bounds | None = None) -> None:
+    def __init__(self, service: Service, bounds: ConnectionLimits | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.service, self.bounds = service, bounds or Bounds()
+        self.service, self.bounds = service, bounds or ConnectionLimits()
         self.writes, self.backlog, self.unread = WriteQueue(self.loop), Backlog(self.loop), UnreadBytes()
         self.fields: dict[bytes, Field] = {}
         self.parts = RequestMemory()

@@ -8,7 +8,7 @@
 
 For a unary call, `CallReceived` is not returned before the request is complete, so that services never
 process partial messages. Almost all calls consist of HEADERS and a single DATA frame that are received in one
-read. Such calls are parsed entirely by `_handle_request`, without creating an `Incoming`.
+read. Such calls are parsed entirely by `_handle_request`, without creating an `IncomingRequest`.
 
 In a request stream, each message is parsed only after `finish_message` has been called for the previous
 message. In this way, the size of unparsed data is limited by the client's flow control window, whereas one
@@ -47,11 +47,11 @@ from services.front.grpc_wire import (
 )
 from services.front.header_fields import Field, Head
 from services.front.http2 import (
-    Bounds,
     ConnectionEnded,
+    ConnectionLimits,
     DataReceived,
     HeadersTooLong,
-    Http2,
+    Http2Connection,
     RequestReceived,
     StreamDrained,
     StreamReset,
@@ -134,7 +134,7 @@ class RequestMemory:
         self.held_bytes = 0
 
 
-class Incoming:
+class IncomingRequest:
     """A request that is incomplete or has unread messages."""
 
     __slots__ = (
@@ -197,19 +197,19 @@ class GrpcCalls:
     def __init__(
         self,
         method_of: Callable[[str], Method | None],
-        bounds: Bounds,
+        bounds: ConnectionLimits,
         kept: dict[bytes, Field],
         parts: RequestMemory,
         now: float,
     ) -> None:
-        self.http2 = Http2(bounds, kept, now)
+        self.http2 = Http2Connection(bounds, kept, now)
         self._method_of, self._parts = method_of, parts
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
         """The HTTP/2 events to be handled later, because the limit on decompressed bytes has been reached."""
         self._unpacked_bytes = 0
-        self._incoming: dict[int, Incoming] = {}
+        self._incoming: dict[int, IncomingRequest] = {}
         self._begun: set[int] = set()
         """The streams for which the header block of the response has been sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
@@ -252,7 +252,7 @@ class GrpcCalls:
         return found
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse slow requests, and return the result of `Http2.check_limits`.
+        """Refuse slow requests, and return the result of `Http2Connection.check_limits`.
 
         The resulting events are returned by `events`.
         """
@@ -319,7 +319,7 @@ class GrpcCalls:
                 return
         messages = Messages(method.message_bytes_max, is_gzip=encoding == "gzip")
         kept = None if method.takes_stream else head
-        self._incoming[stream_id] = Incoming(method, kept, messages, self._now)
+        self._incoming[stream_id] = IncomingRequest(method, kept, messages, self._now)
         if method.takes_stream:
             found.append(CallStarted(stream_id, method, head))
         self._handle_data(DataReceived(stream_id, body, is_whole), found, is_counted=False)
@@ -339,7 +339,7 @@ class GrpcCalls:
         incoming.unread_bytes += size
         self._parse_messages(stream_id, incoming, found)
 
-    def _parse_messages(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _parse_messages(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
         """Parse the received bytes of a request."""
         try:
             if incoming.method.takes_stream:
@@ -356,7 +356,7 @@ class GrpcCalls:
             self.http2.charge_frames(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
             incoming.messages.excess_bytes = 0
 
-    def _emit_message(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
         """Add the next message of a request stream to `found`, unless the previous message is unfinished."""
         if incoming.said_bytes >= 0:
             return
@@ -373,7 +373,7 @@ class GrpcCalls:
             self._remove_request(stream_id)
             found.append(HalfClosed(stream_id))
 
-    def _emit_call(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _emit_call(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
         """Add a call to `found` if the request is complete, or raise `Refused` if the request is illegal."""
         self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
@@ -388,12 +388,12 @@ class GrpcCalls:
         self._remove_request(stream_id)
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
-    def _reopen_window(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
+    def _reopen_window(self, stream_id: int, incoming: IncomingRequest, left_bytes: int) -> None:
         """Return all but `left_bytes` of the unread bytes to the client's flow control window."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
-    def _is_too_slow(self, incoming: Incoming) -> bool:
+    def _is_too_slow(self, incoming: IncomingRequest) -> bool:
         """Return whether a request, or a message of a request stream, is being received too slowly."""
         if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
             return False
@@ -401,7 +401,7 @@ class GrpcCalls:
         return self._now - incoming.began_at >= seconds
 
     def _refuse_incoming(
-        self, stream_id: int, incoming: Incoming, refused: Refused, found: list[Event]
+        self, stream_id: int, incoming: IncomingRequest, refused: Refused, found: list[Event]
     ) -> None:
         self._reopen_window(stream_id, incoming, 0)
         self.end(stream_id, refused.status, refused.text)
@@ -414,7 +414,7 @@ class GrpcCalls:
         if incoming is not None:
             self._add_memory(-incoming.held_bytes)
 
-    def _charge_memory(self, incoming: Incoming) -> None:
+    def _charge_memory(self, incoming: IncomingRequest) -> None:
         by_bytes = incoming.memory_bytes - incoming.held_bytes
         if by_bytes > 0:
             is_too_much = self._parts.held_bytes + by_bytes > limits.REQUESTS_BYTES_MAX

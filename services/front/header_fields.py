@@ -103,7 +103,7 @@ class CompressionError(Exception):
     """Raised when a header block cannot be decoded, so that the connection must be closed."""
 
 
-class Malformed(Exception):
+class MalformedRequestError(Exception):
     """Raised when a request is malformed (RFC 9113, 8.1.1), so that its stream must be reset.
 
     `seen` contains the kinds of the fields in the request.
@@ -114,7 +114,7 @@ class Malformed(Exception):
         self.seen = seen
 
 
-class TooLong(Exception):
+class HeadersTooLongError(Exception):
     """Raised when a block has more than `HEADERS_BYTES_MAX` bytes or `HEADERS_COUNT_MAX` fields."""
 
 
@@ -205,7 +205,10 @@ class FieldDecoder:
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """Decode a complete block, or raise `CompressionError`, `Malformed`, or `TooLong`."""
+        """Decode a complete block.
+
+        Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is invalid.
+        """
         self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
@@ -221,9 +224,9 @@ class FieldDecoder:
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
-        except Malformed as malformed:
+        except MalformedRequestError as malformed:
             return not malformed.seen & (MALFORMED | METHOD | SCHEME | PATH | AUTHORITY)
-        except TooLong:
+        except HeadersTooLongError:
             pass
         return False
 
@@ -234,7 +237,7 @@ class FieldDecoder:
             self._full = Decoder(_TABLE_BLOCK_BYTES_MAX)
             return self._decode_with_table(block)
         if len(block) > HEADERS_BYTES_MAX:
-            raise TooLong
+            raise HeadersTooLongError
         head, shape = self._decode_fields(block, at)
         if shape is not None:
             self._shapes = [shape, *self._shapes[: SHAPES_MAX - 1]]
@@ -270,7 +273,7 @@ class FieldDecoder:
         self.work = len(pairs) // _TABLE_FIELDS_PER_STEP + len(block) // _BYTES_PER_STEP
         self.said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
         if len(pairs) > HEADERS_COUNT_MAX or self.said_bytes > HEADERS_BYTES_MAX:
-            raise TooLong
+            raise HeadersTooLongError
         fields = [
             classify_field(_decode_latin1(bytes(name)), _decode_latin1(bytes(value))) for name, value in pairs
         ]
@@ -285,7 +288,7 @@ class FieldDecoder:
             value_bytes = following - value_at if value_at else len(field.value)
             left_bytes -= _FIELD_BYTES + len(field.name) + value_bytes
             if left_bytes < 0 or len(fields) > HEADERS_COUNT_MAX:
-                raise TooLong
+                raise HeadersTooLongError
             if value_at:
                 runs.append(block[run_from:value_at])
                 names.append(field.name)
@@ -366,15 +369,15 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return a dictionary of the fields, or raise `Malformed` if the fields of the request are invalid."""
+    """Return the fields as a dictionary, or raise `MalformedRequestError` if a request field is invalid."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
-            raise Malformed(f"{name} comes twice, or behind other fields.", seen | kind)
+            raise MalformedRequestError(f"{name} comes twice, or behind other fields.", seen | kind)
         seen |= kind
         found[name] = f"{found[name]},{value}" if name in found else value
     if seen & MALFORMED or seen & _NEEDED != _NEEDED:
-        raise Malformed("A field is none that a request may have, or one is missing.", seen)
+        raise MalformedRequestError("A field is none that a request may have, or one is missing.", seen)
     return found
 
 

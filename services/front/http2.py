@@ -28,22 +28,22 @@ connection.
   streams.
 - `is_drained` returns True if all DATA sent on a stream has passed flow control.
 
-`Bounds` contains limits on the number of concurrent streams, the size of a header block, the total size of
-the header blocks of all streams, and the size of DATA queued for sending. Each frame that makes no progress
-uses one unit of the connection's allowance, and each header block that exceeds the limit uses several units.
-The frames that make no progress are PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, DATA
-with only a few bytes, and frames of unknown types. The allowance is refilled over time and by responses, and
-a connection without any allowance left is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping that follows
-another ping within `ping_seconds` is a strike, and the connection is closed with `too_many_pings` at the
-third strike. Strikes are reset when the server sends HEADERS or DATA, because clients use pings to measure
-the round-trip time while they receive data.
+`ConnectionLimits` contains limits on the number of concurrent streams, the size of a header block, the total
+size of the header blocks of all streams, and the size of DATA queued for sending. Each frame that makes no
+progress uses one unit of the connection's allowance, and each header block that exceeds the limit uses
+several units. The frames that make no progress are PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
+CONTINUATION, DATA with only a few bytes, and frames of unknown types. The allowance is refilled over time and
+by responses, and a connection without any allowance left is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
+that follows another ping within `ping_seconds` is a strike, and the connection is closed with
+`too_many_pings` at the third strike. Strikes are reset when the server sends HEADERS or DATA, because clients
+use pings to measure the round-trip time while they receive data.
 
 Fairness: A call of `receive` parses frames with a total cost of at most `work_per_turn`. As long as
 `has_unread` is true, the transport must not be read, and `receive` must be called again in a later iteration
 of the event loop.
 
 Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
-for too long, or if output remains unread for too long (`Bounds`).
+for too long, or if output remains unread for too long (`ConnectionLimits`).
 
 Cost: a request with HEADERS and a single DATA frame takes 8 us, including the response and the processing in
 `grpc_calls`.
@@ -57,7 +57,14 @@ from typing import Final, NamedTuple
 
 from commitlog import limits
 from commitlog.limits import HEADERS_BYTES_MAX
-from services.front.header_fields import CompressionError, Field, FieldDecoder, Head, Malformed, TooLong
+from services.front.header_fields import (
+    CompressionError,
+    Field,
+    FieldDecoder,
+    Head,
+    HeadersTooLongError,
+    MalformedRequestError,
+)
 from services.front.http2_frames import (
     ACK,
     END_HEADERS,
@@ -104,7 +111,7 @@ _ALIVE_PING: Final = b"tidewell"
 _REACHED_PING: Final = b"tidehere"
 
 
-class Bounds(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """The limits that apply to a connection."""
 
     streams: int = limits.CONNECTION_STREAMS_MAX
@@ -225,7 +232,7 @@ class Stream:
         """Whether the response is complete, even if some parts of it have not been sent yet."""
 
 
-class Http2:
+class Http2Connection:
     """The protocol state of an HTTP/2 connection, which begins with the preface."""
 
     __slots__ = (
@@ -273,7 +280,7 @@ class Http2:
         "reached_at",
     )
 
-    def __init__(self, bounds: Bounds, kept: dict[bytes, Field], now: float) -> None:
+    def __init__(self, bounds: ConnectionLimits, kept: dict[bytes, Field], now: float) -> None:
         self._bounds = bounds
         self._fields = FieldDecoder(kept)
         self._has_asked_for_no_table = False
@@ -470,10 +477,10 @@ class Http2:
         self._last_id = stream_id
         try:
             head = self._fields.decode(block)
-        except Malformed:
+        except MalformedRequestError:
             self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
             return
-        except TooLong:
+        except HeadersTooLongError:
             self._spend_allowance(self._bounds.idle_frames / _TOO_LONG_MAX)
             head = None
         finally:
@@ -895,8 +902,8 @@ class Http2:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Check the time limits, and send a ping if the client has been idle for `ping_seconds`.
 
-        End the connection if a limit of `Bounds` is exceeded. Return False if the client has not acknowledged
-        a ping within `pong_seconds`.
+        End the connection if a limit of `ConnectionLimits` is exceeded. Return False if the client has not
+        acknowledged a ping within `pong_seconds`.
         """
         if self.is_over:
             return True
@@ -1080,17 +1087,17 @@ class Http2:
         self._events.append(ConnectionEnded(code, why))
 
 
-_HANDLERS: Final[dict[int, Callable[[Http2, int, int, bytes], None]]] = {
-    Type.DATA: Http2._handle_data,
-    Type.HEADERS: Http2._handle_headers,
-    Type.PRIORITY: Http2._handle_priority,
-    Type.RST_STREAM: Http2._handle_rst_stream,
-    Type.SETTINGS: Http2._handle_settings,
-    Type.PUSH_PROMISE: Http2._handle_push_promise,
-    Type.PING: Http2._handle_ping,
-    Type.GOAWAY: Http2._handle_goaway,
-    Type.WINDOW_UPDATE: Http2._handle_window_update,
-    Type.CONTINUATION: Http2._handle_continuation,
+_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
+    Type.DATA: Http2Connection._handle_data,
+    Type.HEADERS: Http2Connection._handle_headers,
+    Type.PRIORITY: Http2Connection._handle_priority,
+    Type.RST_STREAM: Http2Connection._handle_rst_stream,
+    Type.SETTINGS: Http2Connection._handle_settings,
+    Type.PUSH_PROMISE: Http2Connection._handle_push_promise,
+    Type.PING: Http2Connection._handle_ping,
+    Type.GOAWAY: Http2Connection._handle_goaway,
+    Type.WINDOW_UPDATE: Http2Connection._handle_window_update,
+    Type.CONTINUATION: Http2Connection._handle_continuation,
 }
 
 

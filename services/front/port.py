@@ -6,8 +6,8 @@
 
 The port limits the number of connections and of unauthenticated connections per address, and the idle time of
 a connection (`services.front.admission`). The number and duration of concurrent TLS handshakes are also
-limited. The memory of a connection is limited by `services.front.http2.Bounds`. The limits of each connection
-are checked every `LOOK_SECONDS`.
+limited. The memory of a connection is limited by `services.front.http2.ConnectionLimits`. The limits of each
+connection are checked every `LOOK_SECONDS`.
 """
 
 from __future__ import annotations

@@ -12,10 +12,12 @@ from typing import cast
 
 from services.front.answers import ClientRefusal
 from services.front.grpc_wire import refusal
-from services.front.http2 import Bounds, HeadersTooLong, Http2, RequestReceived
+from services.front.http2 import ConnectionLimits, HeadersTooLong, Http2Connection, RequestReceived
 from services.front.http2_frames import Code
 
-BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=65_535, idle_frames=100)
+BOUNDS = ConnectionLimits(
+    streams=8, stream_window_bytes=65_535, connection_window_bytes=65_535, idle_frames=100
+)
 
 
 class RefusingConnection(asyncio.Protocol):
@@ -27,7 +29,7 @@ class RefusingConnection(asyncio.Protocol):
     def __init__(self, reason: ClientRefusal) -> None:
         self._reason = reason
         loop = asyncio.get_running_loop()
-        self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())
+        self._loop, self._http2 = loop, Http2Connection(BOUNDS, {}, loop.time())
         self.is_over: asyncio.Future[None] = loop.create_future()
         """A future that is completed when the connection has been closed."""
 

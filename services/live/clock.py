@@ -35,19 +35,19 @@ from services.broker.groups.group_values import (
     QueueView,
     Start,
 )
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.journal import JournalPage, StoredEntry
 from services.broker.schedules.schedule_values import Occurrence, Schedule, ScheduleView
 from services.broker.spine import verb_properties
 from services.broker.spine.access import User
 from services.broker.spine.values import (
     Delivery,
-    From,
     HalfFilter,
     HalfPage,
     HalfView,
     Hold,
     PendingTimer,
+    StartPosition,
     TimerFilter,
     TimerPage,
     TimerVerdict,
@@ -250,7 +250,7 @@ def _shift_timer_page(page: TimerPage, by_ms: int) -> Changes:
 
 
 def _shift_start(start: Start | LiteStart, by_ms: int) -> Changes:
-    return {"at": start.at + by_ms} if start.kind in (From.TIME, LiteFrom.TIME) else {}
+    return {"at": start.at + by_ms} if start.kind in (StartPosition.TIME, LiteStartPosition.TIME) else {}
 
 
 def _shift_half(view: HalfView, by_ms: int) -> Changes:

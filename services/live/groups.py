@@ -11,7 +11,7 @@ from typing import Any
 from commitlog.errors import StoreDamaged
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, GroupView, QueueView, Reset, Start
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from services.live.pauses import Pauses
 from services.live.room import Room
 
@@ -61,7 +61,7 @@ class LiveGroups:
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
                 with suppress(StoreDamaged):  # Damage is handled by the subsequent operation.
-                    if start.kind is From.TIME:
+                    if start.kind is StartPosition.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
                 await pauses.pause()

@@ -47,7 +47,7 @@ from services.broker.groups.group_values import (
 )
 from services.broker.spine.errors import GroupNotFound
 from services.broker.spine.topics import check_receivable
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -152,12 +152,12 @@ class NewReset(BaseModel):
 def start_of(text: Moment, now_ms: int, field: str) -> Start:
     """Parse the start of a group. Raise `ClientMistake` with the name of the field."""
     said = str(text).strip()
-    if said in (From.EARLIEST.value, From.LATEST.value):
-        return Start(From(said))
+    if said in (StartPosition.EARLIEST.value, StartPosition.LATEST.value):
+        return Start(StartPosition(said))
     if offset := OFFSET.fullmatch(said):
-        return Start(From.OFFSET, int(offset[1]))
+        return Start(StartPosition.OFFSET, int(offset[1]))
     try:
-        return Start(From.TIME, moments.past_ms(said, now_ms))
+        return Start(StartPosition.TIME, moments.past_ms(said, now_ms))
     except ValueError as error:
         kinds = "earliest, latest, offset:NUMBER or a moment"
         raise ClientMistake(f"{field} is {said[:80]!r}: give {kinds} ({error}).") from error
@@ -466,7 +466,7 @@ class GroupsApi:
         """Set the offsets of a group."""
         wanted = await said_as(NewReset, request)
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
-        if start.kind is From.OFFSET and not wanted.topic:
+        if start.kind is StartPosition.OFFSET and not wanted.topic:
             raise ClientMistake("An offset is a place in the queues of one topic: say which topic.")
         reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run)
         if not wanted.dry_run:

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.schedules.schedule_values import Missed, Occurrence, Schedule, ScheduleView
+from services.broker.schedules.schedule_values import MissedRunPolicy, Occurrence, Schedule, ScheduleView
 from services.broker.schedules.schedules import preview
 from services.broker.spine.errors import ScheduleNotFound
 from services.live.live_broker import LiveBroker
@@ -62,7 +62,7 @@ class NewSchedule(Recurring):
     keys: list[str] = []
     message_group: str = ""
     properties: dict[str, str] = {}
-    missed: Missed = Field(Missed.ONCE, description="The policy for missed runs.")
+    missed: MissedRunPolicy = Field(MissedRunPolicy.ONCE, description="The policy for missed runs.")
     missed_max: int = Field(
         limits.SCHEDULE_MISSED_COUNT_DEFAULT, description="With all: largest number of missed runs to send."
     )

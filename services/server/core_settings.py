@@ -9,7 +9,7 @@ from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from services.settings.config import Address, ServeSettings
 from txn.checkback import CheckBackPolicy
 
@@ -27,7 +27,7 @@ def core_settings(settings: ServeSettings, segment_bytes: int | None = None) -> 
         invisible_ms_min=settings.invisible_ms_min,
         auto_renew_lease_ms=settings.auto_renew_lease_ms,
         attempts_max=settings.attempts_max,
-        group_start=From(settings.group_start),
+        group_start=StartPosition(settings.group_start),
         sync_flush=settings.flush == "sync",
         housekeeping_ms=settings.housekeeping_ms,
         timers_per_topic_max=settings.timers_per_topic,

@@ -11,9 +11,9 @@ from typing import Final
 
 from commitlog.kinds import GROUP_TOPIC
 from services.broker.groups.group_values import Start
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.groups.lite_topics import queue_of
-from services.broker.spine.values import From, Subscriber
+from services.broker.spine.values import StartPosition, Subscriber
 from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS
 from tests.simulation.receiving_operators import Operators
 from tests.simulation.receiving_oracle import FOREVER, Course, Stored, in_flight_of
@@ -69,7 +69,7 @@ class Subscribers(Operators):
         course, queue_id = self._course(who.group, LITE), queue_of(lite_topic, self.broker.topics.get(LITE))
         wanted_from = self._place(course, queue_id, lite_topic, start)
         durable_at = self._subscribe(who, [lite_topic], start)
-        if start.kind is not LiteFrom.LAST:
+        if start.kind is not LiteStartPosition.LAST:
             self._end_leases(course, queue_id, lite_topic)
             for stored in self._stored(queue_id, lite_topic):
                 self._move(course, stored, stored.queue_offset >= wanted_from, durable_at)
@@ -102,12 +102,12 @@ class Subscribers(Operators):
         here = next((at for at in offsets if at not in done), end)
         before = [at for at in offsets if at < here][-start.at :] if start.at > 0 else []
         return {
-            LiteFrom.LAST: lambda: first,
-            LiteFrom.MIN: lambda: first,
-            LiteFrom.MAX: lambda: end,
-            LiteFrom.OFFSET: lambda: start.at,
-            LiteFrom.TIME: lambda: self._starts(LITE, Start(From.TIME, start.at))[queue_id],
-            LiteFrom.TAIL: lambda: before[0] if before else here,
+            LiteStartPosition.LAST: lambda: first,
+            LiteStartPosition.MIN: lambda: first,
+            LiteStartPosition.MAX: lambda: end,
+            LiteStartPosition.OFFSET: lambda: start.at,
+            LiteStartPosition.TIME: lambda: self._starts(LITE, Start(StartPosition.TIME, start.at))[queue_id],
+            LiteStartPosition.TAIL: lambda: before[0] if before else here,
         }[start.kind]()
 
     def _done_by_broker(self, group: str, queue_id: int) -> set[int]:
@@ -123,11 +123,11 @@ class Subscribers(Operators):
         return [one for one in found if first <= one.queue_offset < end and self._is_kept(one)]
 
     def _any_lite_start(self) -> LiteStart:
-        kind = self.chance.choice(list(LiteFrom))
+        kind = self.chance.choice(list(LiteStartPosition))
         at = {
-            LiteFrom.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]),
-            LiteFrom.OFFSET: self.chance.randrange(60),
-            LiteFrom.TAIL: self.chance.choice([0, 1, 3, 99]),
+            LiteStartPosition.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]),
+            LiteStartPosition.OFFSET: self.chance.randrange(60),
+            LiteStartPosition.TAIL: self.chance.choice([0, 1, 3, 99]),
         }
         return LiteStart(kind, at.get(kind, 0))
 
@@ -157,7 +157,7 @@ class Subscribers(Operators):
     def _joined(self, group: str, topic: str) -> None:
         """A group is about to be made; its record's place is known behind it."""
         starts = {}
-        if self.settings.group_start is From.LATEST and topic in self._topic_names():
+        if self.settings.group_start is StartPosition.LATEST and topic in self._topic_names():
             starts = {
                 queue_id: self.broker.finding.queue_range(topic, queue_id)[1]
                 for queue_id in range(self.broker.topics.get(topic).queue_count)

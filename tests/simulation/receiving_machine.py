@@ -27,7 +27,7 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.topics import is_system
-from services.broker.spine.values import Effect, From, Notify, Retire
+from services.broker.spine.values import Effect, Notify, Retire, StartPosition
 from tests.memory_disk import Death
 from tests.missed_counts import missed_counts
 from tests.simulation.faults import Faults
@@ -64,7 +64,7 @@ class Machine:
             policy = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=pin_ms)
             self.settings = replace(self.settings, retention=policy)
         if seed % 5 == 0:
-            self.settings = replace(self.settings, group_start=From.LATEST)
+            self.settings = replace(self.settings, group_start=StartPosition.LATEST)
         self.faults = Faults(self.chance, self.disk)
         self.may_go_back = seed % 7 == 3
         self.is_clock_set = seed % 3 == 0

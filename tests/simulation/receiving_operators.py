@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from services.broker.groups.group_values import GroupPolicy, Start
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, MessageTypeConflict
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from tests.simulation.receiving_checks import FILTERS, LITE, TOPICS, Checks
 from tests.simulation.receiving_oracle import (
     FOREVER,
@@ -92,9 +92,12 @@ class Operators(Checks):
         self.stale += [(course.group, course.topic, one.handle) for one in course.held.values()]
 
     def _any_start(self) -> Start:
-        kind = self.chance.choice(list(From))
-        at = {From.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]), From.OFFSET: 5}
-        return Start(kind, at.get(kind, 0) + (kind is From.OFFSET) * self.chance.randrange(-5, 60))
+        kind = self.chance.choice(list(StartPosition))
+        at = {
+            StartPosition.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]),
+            StartPosition.OFFSET: 5,
+        }
+        return Start(kind, at.get(kind, 0) + (kind is StartPosition.OFFSET) * self.chance.randrange(-5, 60))
 
     def _starts(self, topic: str, start: Start) -> dict[int, int]:
         """Where that start is on each queue."""
@@ -107,10 +110,10 @@ class Operators(Checks):
             older = [one.store_ms < start.at for one in stored if self._is_kept(one)]
             gap_count = len(stored) - len(older) if older and older[0] else 0
             at = {
-                From.EARLIEST: first,
-                From.LATEST: end,
-                From.OFFSET: min(max(start.at, first), end),
-                From.TIME: first + gap_count + sum(older),
+                StartPosition.EARLIEST: first,
+                StartPosition.LATEST: end,
+                StartPosition.OFFSET: min(max(start.at, first), end),
+                StartPosition.TIME: first + gap_count + sum(older),
             }
             starts[queue_id] = at[start.kind]
         return starts

@@ -17,7 +17,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import timerindex_recent
 from services.broker.repeats import WINDOW_MS, Repeats
-from services.broker.sending import Sending
+from services.broker.sending import MessageSender
 from services.broker.spine.store import Store
 from services.broker.spine.values import Resolution
 from services.broker.timers.timer_delivery import TimerDelivery
@@ -269,7 +269,7 @@ def clocks_are_hours_apart(patch: pytest.MonkeyPatch) -> None:
 
 def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
     """A broker that takes no new messages does not look for what an earlier call has stored."""
-    patch.setattr(Sending, "_find_first_receipt", lambda *_: None)
+    patch.setattr(MessageSender, "_find_first_receipt", lambda *_: None)
 
 
 def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:

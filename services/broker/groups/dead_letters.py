@@ -23,7 +23,7 @@ from consumequeue.entry import lite_code, tags_code
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.spine.errors import MessageNotFound, MessageTypeConflict
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_group_name, check_topic_name
@@ -56,7 +56,7 @@ class DeadLetters:
         store: Store,
         topics: Topics,
         groups: Groups,
-        reading: Reading,
+        reading: MessageReader,
         statistics: Statistics,
         refuse_new: Callable[[], None],
     ) -> None:

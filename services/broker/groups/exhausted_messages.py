@@ -44,7 +44,7 @@ from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import failure_of
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from tidewheel import property_names
 
@@ -58,7 +58,7 @@ class ExhaustedMessages:
         self,
         store: Store,
         groups: Groups,
-        reading: Reading,
+        reading: MessageReader,
         dead_letters: DeadLetters,
         subscriptions: LiteSubscriptions,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import FilterText
-from services.broker.spine.values import Delivery, From
+from services.broker.spine.values import Delivery, StartPosition
 
 
 class GroupQueue(NamedTuple):
@@ -29,7 +29,7 @@ class Start:
     searched by the caller. Searching a queue takes about 20 reads.
     """
 
-    kind: From = From.EARLIEST
+    kind: StartPosition = StartPosition.EARLIEST
     at: int = 0
     places: Mapping[tuple[str, int], int] = field(default_factory=dict)
 

@@ -25,10 +25,10 @@ from services.broker.groups.group_values import (
 from services.broker.groups.groups import Groups
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.spine.errors import GroupExists, GroupNotFound
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_group_name, check_receivable
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from tidewheel.errors import ClientMistake
 
 
@@ -40,7 +40,7 @@ class GroupViews:
         store: Store,
         topics: Topics,
         groups: Groups,
-        reading: Reading,
+        reading: MessageReader,
         burying: ExhaustedMessages,
         lite_subscriptions: LiteSubscriptions,
     ) -> None:
@@ -233,12 +233,16 @@ class GroupViews:
 
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
         """Return the queue offset that corresponds to a start position."""
-        if start.kind is From.TIME:
+        if start.kind is StartPosition.TIME:
             found = start.places.get((topic, queue_id))
             if found is None:
                 found = self._reading.offset_at(topic, queue_id, start.at)
             return min(max(found, queue.min_offset), queue.end_offset)
-        wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.end_offset, From.OFFSET: start.at}
+        wanted = {
+            StartPosition.EARLIEST: queue.min_offset,
+            StartPosition.LATEST: queue.end_offset,
+            StartPosition.OFFSET: start.at,
+        }
         return min(max(wanted[start.kind], queue.min_offset), queue.end_offset)
 
     def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:

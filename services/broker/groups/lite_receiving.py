@@ -28,7 +28,7 @@ from services.broker.groups.groups import Groups
 from services.broker.groups.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.groups.lite_topics import LiteTopics, queue_of
 from services.broker.groups.message_leasing import MessageLeasing, ReceiveState
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
@@ -47,7 +47,7 @@ class LiteReceiving:
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
         leasing: MessageLeasing,
-        reading: Reading,
+        reading: MessageReader,
         dead_letters: DeadLetters,
     ) -> None:
         self._store, self._groups, self._lite_topics = store, groups, lite_topics

@@ -36,14 +36,14 @@ from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.groups.lite_topics import LiteTopics, queue_of
 from services.broker.groups.receiving import Receiving
 from services.broker.spine.errors import MessageTypeConflict
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.topics import Topics, check_group_name
 from services.broker.spine.values import Subscriber, Topic, WakeUpKey
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 
 
-class LiteFrom(Enum):
+class LiteStartPosition(Enum):
     """The kinds of start positions that a group may have in a lite topic."""
 
     LAST = "last"
@@ -61,7 +61,7 @@ class LiteStart:
     Depending on `kind`, `at` is a queue offset, a number of messages, or a store time in ms.
     """
 
-    kind: LiteFrom = LiteFrom.LAST
+    kind: LiteStartPosition = LiteStartPosition.LAST
     at: int = 0
 
 
@@ -86,7 +86,7 @@ class LiteSubscribing:
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
         receiving: Receiving,
-        reading: Reading,
+        reading: MessageReader,
     ) -> None:
         self._topics, self._groups, self._lite_topics = topics, groups, lite_topics
         self._subscriptions, self._receiving, self._reading = subscriptions, receiving, reading
@@ -106,7 +106,7 @@ class LiteSubscribing:
         for other, lite_topic in others:
             self._subscriptions.remove_lite_topics(other, [lite_topic])
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
-        if start.kind is not LiteFrom.LAST:
+        if start.kind is not LiteStartPosition.LAST:
             for lite_topic in lite_topics:
                 durable_at = self._move_group(subscriber, topic, lite_topic, start, now_ms)
             self._subscriptions.mark_all_ready(subscriber.group, subscriber.topic)
@@ -257,15 +257,15 @@ class LiteSubscribing:
         )
         index.reach(0)
         match start.kind:
-            case LiteFrom.MIN:
+            case LiteStartPosition.MIN:
                 return 0
-            case LiteFrom.OFFSET:
+            case LiteStartPosition.OFFSET:
                 return start.at
-            case LiteFrom.TIME:
+            case LiteStartPosition.TIME:
                 return self._reading.offset_at(key.topic, key.queue_id, start.at)
-            case LiteFrom.TAIL:
+            case LiteStartPosition.TAIL:
                 return _tail_offset(index, offsets, lite_code(lite_topic), start.at)
-            case LiteFrom.LAST | LiteFrom.MAX:
+            case LiteStartPosition.LAST | LiteStartPosition.MAX:
                 return index.read_offset
 
 

@@ -33,7 +33,7 @@ from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.offset_ranges import OffsetRanges
-from services.broker.spine.appended import Decided
+from services.broker.spine.appended import AppliedRecord
 from services.broker.spine.store import Store
 
 
@@ -89,7 +89,7 @@ class OpenRecords:
     def _append(self, topic: str, parts: Iterable[bytes]) -> None:
         for body in _bodies(parts):
             record = Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM)
-            self._store.append(Decided(record), self._newest_ms)
+            self._store.append(AppliedRecord(record), self._newest_ms)
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -58,12 +58,12 @@ from services.broker.groups.leases import failure_of
 from services.broker.groups.lite_receiving import LiteReceiving
 from services.broker.groups.message_leasing import MessageLeasing, ReceiveState
 from services.broker.spine.errors import IllegalInvisibleTime, TooManyRequests
-from services.broker.spine.reading import Reading
+from services.broker.spine.reading import MessageReader
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_group_name, check_receivable
-from services.broker.spine.values import From, Topic
+from services.broker.spine.values import StartPosition, Topic
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
@@ -83,7 +83,7 @@ class Receiving:
         groups: Groups,
         leasing: MessageLeasing,
         lite: LiteReceiving,
-        reading: Reading,
+        reading: MessageReader,
         dead_letters: DeadLetters,
         burying: ExhaustedMessages,
         settings: BrokerSettings,
@@ -379,7 +379,7 @@ class Receiving:
         """
         if self._groups.receives(group, topic):
             return 0
-        is_latest = self._settings.group_start is From.LATEST
+        is_latest = self._settings.group_start is StartPosition.LATEST
         # The positions include the queues of a deleted topic with the same name. The current topic may have
         # fewer queues, and the missing queues may be added again later.
         positions = {

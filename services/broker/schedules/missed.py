@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final
 
 from commitlog import limits
-from services.broker.schedules.schedule_values import Missed, Schedule
+from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 
 
 def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
@@ -36,7 +36,9 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 def count_searches(schedule: Schedule) -> int:
     """Return the approximate number of calendar searches needed to decide which missed runs are dropped."""
-    return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
+    return {MissedRunPolicy.SKIP: 1, MissedRunPolicy.ONCE: 45, MissedRunPolicy.ALL: 5 * schedule.missed_max}[
+        schedule.missed
+    ]
 
 
 def _cutoff_by_age(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
@@ -85,8 +87,8 @@ _BURST: Final = 8
 """The maximum number of runs in a window that are enumerated, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
-_POLICIES: Final[dict[Missed, _Policy]] = {
-    Missed.SKIP: _cutoff_by_age,
-    Missed.ONCE: _cutoff_before_last,
-    Missed.ALL: _cutoff_before_newest,
+_POLICIES: Final[dict[MissedRunPolicy, _Policy]] = {
+    MissedRunPolicy.SKIP: _cutoff_by_age,
+    MissedRunPolicy.ONCE: _cutoff_before_last,
+    MissedRunPolicy.ALL: _cutoff_before_newest,
 }

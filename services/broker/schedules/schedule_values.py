@@ -30,7 +30,7 @@ from tidewheel.message_rules import ELSEWHERE
 _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
-class Missed(Enum):
+class MissedRunPolicy(Enum):
     """The policy that determines which missed runs of a schedule are sent."""
 
     SKIP = "skip"
@@ -63,7 +63,7 @@ class Schedule:
     keys: tuple[str, ...] = ()
     message_group: str = ""
     properties: dict[str, str] = field(default_factory=dict)
-    missed: Missed = Missed.ONCE
+    missed: MissedRunPolicy = MissedRunPolicy.ONCE
     missed_max: int = limits.SCHEDULE_MISSED_COUNT_DEFAULT
     start_ms: int | None = None
     end_ms: int | None = None
@@ -229,5 +229,5 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
     """Return the schedule from which `freeze_schedule` created the given values."""
-    plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
+    plain = {"body": b64decode(frozen["body"]), "missed": MissedRunPolicy(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

@@ -67,7 +67,7 @@ from services.broker.schedules.schedule_values import (
     freeze_schedule,
     thaw_schedule,
 )
-from services.broker.sending import Sending
+from services.broker.sending import MessageSender
 from services.broker.spine.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.spine.scheduler import Purpose, Scheduler
 from services.broker.spine.settings import BrokerSettings
@@ -111,7 +111,7 @@ class Schedules:
         store: Store,
         scheduler: Scheduler,
         topics: Topics,
-        sending: Sending,
+        sending: MessageSender,
         housekeeping: Housekeeping,
         settings: BrokerSettings,
     ) -> None:

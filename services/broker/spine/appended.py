@@ -1,11 +1,11 @@
 """The arguments of `Store.append`, which are called drafts, and its result, `Appended`.
 
-    draft        contents                               encoder
-    Record       any record; `facts_of` reads its facts `commitlog.record.encode`
-    Decided      a record with facts already applied    the same
-    NewMessage   a message, a timer or a half, with     `encode_fields`, from the message itself: no part
-                 the facts that its sender passes       of it is parsed again to apply or index it
-    Copies       encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
+    draft          contents                               encoder
+    Record         any record; `facts_of` reads its facts `commitlog.record.encode`
+    AppliedRecord  a record with facts already applied    the same
+    NewMessage     a message, a timer or a half, with     `encode_fields`, from the message itself: no part
+                   the facts that its sender passes       of it is parsed again to apply or index it
+    EncodedBatch   encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
 
 `Store.append` converts each draft to an `Appended`, which contains the offset and store time of the record,
 its facts, and its index keys. Recovery and followers create an `Appended` from each record that they read
@@ -26,7 +26,7 @@ from commitlog.record import Record
 from consumequeue.dispatch import entries_of, is_indexed
 from consumequeue.keyindex import names_of
 from consumequeue.name_hash import digest_of
-from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.same_message import is_sent
 from tidewheel import property_names
 
@@ -47,13 +47,13 @@ class NewMessage(NamedTuple):
     id_digest: bytes = b""
 
 
-class Decided(NamedTuple):
+class AppliedRecord(NamedTuple):
     """A record whose facts have already been applied (`services.broker.groups.open_records`)."""
 
     record: Record
 
 
-Draft = Record | Decided | NewMessage | Copies
+Draft = Record | AppliedRecord | NewMessage | EncodedBatch
 
 
 class Appended(NamedTuple):

@@ -34,7 +34,7 @@ class ByQueue(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Copies:
+class EncodedBatch:
     """Contiguous encoded records, with their sizes in bytes, their queues, and their timers.
 
     Each column contains one row per record. The record in row n has `record_bytes[n]` bytes, belongs to queue
@@ -72,12 +72,12 @@ class Copies:
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
-    def slice_rows(self, first: int, end: int) -> Copies:
+    def slice_rows(self, first: int, end: int) -> EncodedBatch:
         """Return the records with row numbers from `first` up to, but not including, `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
-        return Copies(
+        return EncodedBatch(
             self.content[bounds[first] : bounds[end]],
             self.record_bytes[first:end],
             self.queues,
@@ -93,7 +93,7 @@ class Copies:
 class TimersDelivered:
     """The fact for a batch of copies in a segment, with the store time and the log and queue offsets."""
 
-    copies: Copies
+    copies: EncodedBatch
     physical_offsets: Integers
     queue_offsets: Integers
     store_ms: int

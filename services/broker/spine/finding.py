@@ -15,7 +15,7 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TopicNotFound
-from services.broker.spine.reading import ArrivedMessages, Reading, bytes_of, to_readable_record
+from services.broker.spine.reading import ArrivedMessages, MessageReader, bytes_of, to_readable_record
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import Delivery
@@ -31,10 +31,10 @@ class FoundMessages(NamedTuple):
     is_cut: bool
 
 
-class Finding:
+class MessageLookup:
     """Read access to messages by key, message id, or queue offset, without leases."""
 
-    def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
+    def __init__(self, store: Store, topics: Topics, reading: MessageReader) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:

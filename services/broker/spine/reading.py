@@ -66,7 +66,7 @@ class _FileReadBudget:
         self._read_bytes += whole_bytes
 
 
-class Reading:
+class MessageReader:
     """Read access to messages without leases."""
 
     def __init__(self, store: Store) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
-from services.broker.spine.values import From
+from services.broker.spine.values import StartPosition
 from txn.checkback import CheckBackPolicy
 
 
@@ -28,7 +28,7 @@ class BrokerSettings:
     invisible_ms_min: int = limits.INVISIBLE_MS_MIN
     auto_renew_lease_ms: int = limits.AUTO_RENEW_LEASE_MS
     attempts_max: int = limits.ATTEMPTS_DEFAULT
-    group_start: From = From.EARLIEST
+    group_start: StartPosition = StartPosition.EARLIEST
     delay_ms_max: int = limits.DELAY_MS_MAX
     dedupe_ms: int = limits.DEDUPE_MS
     timer_history_ms: int = limits.TIMER_HISTORY_MS

@@ -49,8 +49,8 @@ from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
 from consumequeue.keyindex import KeyIndex, other_keys_of
 from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
-from services.broker.spine.appended import Appended, Decided, Draft, NewMessage, appended_of
-from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.appended import Appended, AppliedRecord, Draft, NewMessage, appended_of
+from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.damage import DamageList
 from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.spine.store_times import StoreTimes
@@ -93,9 +93,9 @@ class Store:
         self.close_open_records: Callable[[], None] = _close_nothing
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
             Record: self._encode,
-            Decided: self._encode_decided,
+            AppliedRecord: self._encode_decided,
             NewMessage: self._encode_message,
-            Copies: self._stamp,
+            EncodedBatch: self._stamp,
         }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
@@ -225,7 +225,7 @@ class Store:
             store_ms = max(store_ms, self.last_store_ms)
         return self._append_record(new, store_ms, facts)
 
-    def _encode_decided(self, new: Decided, store_ms: int) -> Appended:
+    def _encode_decided(self, new: AppliedRecord, store_ms: int) -> Appended:
         return self._append_record(new.record, store_ms, ())
 
     def _append_record(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
@@ -257,7 +257,7 @@ class Store:
             id_digest or digest_of(message.topic, message.message_id), message.topic, other_keys_of(message),
         ))  # fmt: skip
 
-    def _stamp(self, copies: Copies, store_ms: int) -> Appended:
+    def _stamp(self, copies: EncodedBatch, store_ms: int) -> Appended:
         copies = copies.slice_rows(0, self.log.room_for(copies.record_bytes.tolist()))
         assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
         ends, offset = np.cumsum(copies.record_bytes), self.log.end_offset
@@ -414,7 +414,7 @@ class Store:
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
 
-    def _next_offsets_for(self, copies: Copies) -> Integers:
+    def _next_offsets_for(self, copies: EncodedBatch) -> Integers:
         codes, places, begins = copies.group_by_queue()
         firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
         offsets = np.empty(len(copies), np.int64)

@@ -70,7 +70,7 @@ class SendReceipt(NamedTuple):
     replaced_offset: int = -1
 
 
-class From(Enum):
+class StartPosition(Enum):
     """The position at which a group starts or to which it is reset. TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"

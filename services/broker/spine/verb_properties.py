@@ -57,7 +57,7 @@ class VerbKind(Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class CarriedVerb:
+class CarriedTimerVerb:
     """A timer operation in the properties of a message.
 
     `name` is a timer key or a message id. `to_ms` is the new due time if the operation is a move, and 0
@@ -81,7 +81,7 @@ def may_have_verb(stored: bytes) -> bool:
     return _BEGINNING in stored
 
 
-def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
+def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedTimerVerb | None:
     """Return the timer operation in a message, or None if there is none.
 
     Raise a `ClientMistake` if the operation is illegal. `now_ms` and the times in the message must be in the
@@ -94,7 +94,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
     kind = _kind(given)
     to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0
     is_strict = given.get(STRICT, "").lower() == "true"
-    return CarriedVerb(
+    return CarriedTimerVerb(
         kind, given.get(TOPIC, message.topic), _name(kind, given[kind.value]), to_ms, is_strict
     )
 

@@ -48,7 +48,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
-from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
@@ -326,7 +326,7 @@ class TimerDelivery:
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
-        copies = Copies(
+        copies = EncodedBatch(
             content,
             record_bytes,
             queues.names,

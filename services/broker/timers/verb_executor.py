@@ -24,7 +24,7 @@ from commitlog.record import Record
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TimerUnknown
 from services.broker.spine.values import TimerName, TimerVerdict, Verdict
-from services.broker.spine.verb_properties import CarriedVerb, VerbKind
+from services.broker.spine.verb_properties import CarriedTimerVerb, VerbKind
 from services.broker.timers.timers import Timers
 from tidewheel import property_names
 
@@ -35,7 +35,7 @@ class VerbExecutor:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
-    def refuse_unknown(self, carried: CarriedVerb, now_ms: int) -> None:
+    def refuse_unknown(self, carried: CarriedTimerVerb, now_ms: int) -> None:
         """Raise `TimerUnknown` if a strict verb refers to a timer that was never set or is forgotten."""
         if not carried.is_strict:
             return
@@ -47,7 +47,7 @@ class VerbExecutor:
                 "stored, with the verdict NEVER_SET."
             )
 
-    def execute(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
+    def execute(self, carried: CarriedTimerVerb, carrier: Record, now_ms: int) -> None:
         """Execute the verb of a message before its record is appended, and add the verdict to the record."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
@@ -62,11 +62,11 @@ class VerbExecutor:
             self._add_verdict(carrier, _text(verdict), {})
             self._count(carrier, verdict.verdict)
 
-    def _name(self, carried: CarriedVerb) -> TimerName:
+    def _name(self, carried: CarriedTimerVerb) -> TimerName:
         by_key = TimerName(carried.topic, key=carried.name)
         return by_key if self._timers.find_timer(by_key) else TimerName(carried.topic, carried.name)
 
-    def _run_verb(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
+    def _run_verb(self, carried: CarriedTimerVerb, name: TimerName, now_ms: int) -> TimerVerdict:
         if carried.kind is VerbKind.MOVE:
             return self._timers.move_accepted(name, carried.to_ms, now_ms)
         if carried.kind is VerbKind.FIRE:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, SubscriptionResult
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition, SubscriptionResult
 from services.broker.spine.errors import MessageTypeConflict
 from services.broker.spine.values import Subscriber
 from services.live.live_broker import LiveBroker
@@ -36,11 +36,15 @@ from services.rpc.wire.statuses import OK
 from tidewheel.errors import ClientMistake
 
 POLICIES = {
-    OffsetOption.Policy.LAST: LiteFrom.LAST,
-    OffsetOption.Policy.MIN: LiteFrom.MIN,
-    OffsetOption.Policy.MAX: LiteFrom.MAX,
+    OffsetOption.Policy.LAST: LiteStartPosition.LAST,
+    OffsetOption.Policy.MIN: LiteStartPosition.MIN,
+    OffsetOption.Policy.MAX: LiteStartPosition.MAX,
 }
-KINDS = {"offset": LiteFrom.OFFSET, "tail_n": LiteFrom.TAIL, "timestamp": LiteFrom.TIME}
+KINDS = {
+    "offset": LiteStartPosition.OFFSET,
+    "tail_n": LiteStartPosition.TAIL,
+    "timestamp": LiteStartPosition.TIME,
+}
 STRANGERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, ClientType.PULL_CONSUMER)
 
 
@@ -79,7 +83,7 @@ class LiteConsuming:
     async def _add(self, who: Subscriber, lite_topics: list[str], place: LiteStart) -> None:
         """Subscribe to more lite topics; if the group is set to a place in each, to some in a turn."""
         live, at_once = self._live, max(1, len(lite_topics))
-        if place.kind is not LiteFrom.LAST and at_once > MOVED_AT_ONCE:
+        if place.kind is not LiteStartPosition.LAST and at_once > MOVED_AT_ONCE:
             await live.receivers.subscribe(live.core.lite.check, who, lite_topics)  # all of them, or none
             at_once = MOVED_AT_ONCE
         for first in range(0, max(1, len(lite_topics)), at_once):

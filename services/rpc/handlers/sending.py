@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from services.broker.sending import Sending
+from services.broker.sending import MessageSender
 from services.broker.spine.errors import TimerEnded
 from services.broker.spine.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.broker.timers.delays import with_absolute_times
@@ -75,7 +75,7 @@ class Producing:
         return told
 
     def _send(
-        self, sent: wire.Message, caller: Caller, sending: Sending, offset_ms: int, now_ms: int
+        self, sent: wire.Message, caller: Caller, sending: MessageSender, offset_ms: int, now_ms: int
     ) -> Answer:
         """Store a message; return its receipt, or why it is refused.
 

@@ -13,9 +13,9 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import Start
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import From, Resolution, SendReceipt, Subscriber, TimerName
+from services.broker.spine.values import Resolution, SendReceipt, StartPosition, Subscriber, TimerName
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
 from txn.checkback import CheckBackPolicy
@@ -76,7 +76,7 @@ class Bench:
             self.broker.flushed(flush, NOW_MS)
 
 
-EARLIEST, LAST = Start(From.EARLIEST), LiteStart(LiteFrom.LAST)
+EARLIEST, LAST = Start(StartPosition.EARLIEST), LiteStart(LiteStartPosition.LAST)
 REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
     "send": [
         lambda bench: bench.broker.sending.send(URGENT, NOW_MS),

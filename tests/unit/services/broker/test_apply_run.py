@@ -16,7 +16,7 @@ from commitlog.record import Record
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.spine.appended import appended_of
-from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, timer_record
 from services.broker.timers.timer_source import name_hashes, ready_record
@@ -94,7 +94,7 @@ class Pair:
             assert (offset in mine._unarmed) == (offset in others._unarmed)
             assert (offset in mine.near) == (offset in others.near)
 
-    def _append(self, copies: Copies) -> None:
+    def _append(self, copies: EncodedBatch) -> None:
         done = 0
         while done < len(copies):
             (run,) = self.by_run.store.append(copies.slice_rows(done, len(copies)), self.now_ms).facts
@@ -142,11 +142,11 @@ class Pair:
         timer = self.set[number % len(self.set)]
         return ReplacedTimer(timer.physical_offset, due_ms_of(timer))
 
-    def _deliveries(self, chosen: list[Record]) -> Copies:
+    def _deliveries(self, chosen: list[Record]) -> EncodedBatch:
         ready = [ready_record(timer, timer.physical_offset) for timer in chosen]
         encoded = list(map(records.encode, ready))
         queues = sorted({(one.topic, one.queue_id) for one in ready})
-        return Copies(
+        return EncodedBatch(
             bytearray(b"".join(encoded)),
             np.array(list(map(len, encoded))),
             [("another", 5), *queues],

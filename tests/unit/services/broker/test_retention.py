@@ -31,12 +31,12 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     Delivery,
     Effect,
-    From,
     HalfFilter,
     ReadTimers,
     Resolution,
     Retire,
     SendReceipt,
+    StartPosition,
     Verdict,
     Warn,
 )
@@ -573,7 +573,7 @@ def test_a_group_that_joined_after_a_cut_missed_nothing_of_a_damaged_queue(joins
     if joins == "receive":
         bench.receive("late")
     elif joins == "create":
-        bench.broker.group_views.create("late", "t", Start(From.EARLIEST, 0), bench.now_ms)
+        bench.broker.group_views.create("late", "t", Start(StartPosition.EARLIEST, 0), bench.now_ms)
     else:
         bench.broker.groups.join("late", "t", {}, bench.now_ms)
     bench.flush()
@@ -673,7 +673,7 @@ def test_one_turn_of_a_look_compares_few_files_of_lagging_groups(monkeypatch: py
         bench.send(topic=f"t{number % 10}")
     bench.broker.store.dispatch.write()
     for number in range(10):
-        bench.broker.group_views.create("g", f"t{number}", Start(From.OFFSET, 70), bench.now_ms)
+        bench.broker.group_views.create("g", f"t{number}", Start(StartPosition.OFFSET, 70), bench.now_ms)
     bench.flush()
     kept_on_disk(bench)
     six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)

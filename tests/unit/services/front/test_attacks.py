@@ -27,7 +27,7 @@ from services.front.grpc_calls import (
 )
 from services.front.grpc_wire import Status, frame_message
 from services.front.header_fields import Field
-from services.front.http2 import Bounds, ConnectionEnded
+from services.front.http2 import ConnectionEnded, ConnectionLimits
 from services.front.http2_frames import Code
 from tests.attacks.http2 import (
     ANSWERED,
@@ -82,7 +82,7 @@ class Peer:
     ) -> None:
         self.answer, self.acknowledges_no_table = answer, acknowledges_no_table
         self.now, self.parts, self.kept = 1_000.0, RequestMemory(), dict[bytes, Field]()
-        self.server = GrpcCalls(METHODS.get, Bounds(), self.kept, self.parts, self.now)
+        self.server = GrpcCalls(METHODS.get, ConnectionLimits(), self.kept, self.parts, self.now)
         self.statuses: Counter[str] = Counter()
         self.goaway: Frame | None = None
         self.resets: Counter[int] = Counter()
@@ -402,7 +402,7 @@ def test_a_client_that_hangs_up_at_any_byte_leaves_nothing() -> None:
 
 def test_messages_of_a_stream_wait_in_bytes_until_the_one_before_was_heard() -> None:
     parts = RequestMemory()
-    server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
+    server = GrpcCalls(METHODS.get, ConnectionLimits(), {}, parts, 0.0)
     found = server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
     found += server.receive(data(1, 3_000 * frame_message(b"")) + data(1, b"", ends=True), 0.0)
     assert [type(one) for one in found] == [CallStarted, MessageReceived]
@@ -415,7 +415,7 @@ def test_messages_of_a_stream_wait_in_bytes_until_the_one_before_was_heard() -> 
 
 def test_a_message_that_waits_to_be_heard_is_counted() -> None:
     parts = RequestMemory()
-    server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
+    server = GrpcCalls(METHODS.get, ConnectionLimits(), {}, parts, 0.0)
     server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
     for at in range(0, 100_000, 10_000):
         server.receive(data(1, frame_message(bytes(100_000 - 5))[at : at + 10_000]), 0.0)
@@ -450,7 +450,7 @@ def test_in_a_turn_little_is_unpacked() -> None:
         + data(stream_id, body, ends=True)
         for stream_id in range(1, 9, 2)
     )
-    server = GrpcCalls(METHODS.get, Bounds(), {}, RequestMemory(), 0.0)
+    server = GrpcCalls(METHODS.get, ConnectionLimits(), {}, RequestMemory(), 0.0)
     server.receive(OPEN, 0.0)
     turns = [server.receive(said, 0.0)]
     while server.has_unread:

@@ -19,7 +19,7 @@ from services.front.grpc_calls import (
     RequestMemory,
 )
 from services.front.grpc_wire import Status, frame_message
-from services.front.http2 import Bounds, ConnectionEnded, StreamDrained
+from services.front.http2 import ConnectionEnded, ConnectionLimits, StreamDrained
 from tests.http2_client import (
     DATA,
     END_STREAM,
@@ -45,7 +45,7 @@ TO_STREAM = tuple((name, "/s/Stream" if name == ":path" else value) for name, va
 class Talk:
     def __init__(self, parts: RequestMemory | None = None) -> None:
         self.parts = parts or RequestMemory()
-        self.server = GrpcCalls(METHODS.get, Bounds(streams=10), {}, self.parts, 0.0)
+        self.server = GrpcCalls(METHODS.get, ConnectionLimits(streams=10), {}, self.parts, 0.0)
         self.events: list[Event] = []
         self.say(GREETING)
 
@@ -231,7 +231,7 @@ def test_a_stream_that_is_not_read_stops_its_client() -> None:
     talk = Talk()
     talk.say(request(1, fields=TO_STREAM))
     sent = 0
-    while sent + 16_000 <= Bounds().stream_window_bytes:
+    while sent + 16_000 <= ConnectionLimits().stream_window_bytes:
         told = talk.say(data(1, frame_message(bytes(15_995))))
         sent += 16_000
         assert not any(one.kind == WINDOW_UPDATE and one.stream_id for one in told)

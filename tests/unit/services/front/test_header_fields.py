@@ -19,8 +19,8 @@ from services.front.header_fields import (
     CompressionError,
     Field,
     FieldDecoder,
-    Malformed,
-    TooLong,
+    HeadersTooLongError,
+    MalformedRequestError,
 )
 from tests.http2_client import REQUEST, block
 
@@ -208,7 +208,7 @@ def test_what_can_be_decoded_is_whether_or_not_an_encoder_says_that_its_table_is
 def test_what_is_no_header_block_ends_the_connection(wrong: bytes) -> None:
     with pytest.raises(CompressionError):
         acknowledged().decode(block() + wrong)
-    with pytest.raises((CompressionError, Malformed)):
+    with pytest.raises((CompressionError, MalformedRequestError)):
         acknowledged().decode(wrong + block())
 
 
@@ -230,7 +230,7 @@ def test_what_is_no_header_block_ends_the_connection(wrong: bytes) -> None:
 )
 def test_what_no_request_may_say_ends_its_stream(fields: tuple[tuple[str, str], ...]) -> None:
     decoder = acknowledged()
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedRequestError):
         decoder.decode(block(fields=fields))
     assert decoder.decode(block()).fields == dict(REQUEST)
 
@@ -245,7 +245,7 @@ def test_trailers_have_no_pseudo_fields() -> None:
 def test_a_block_that_says_too_much_is_told_so(is_acknowledged: bool) -> None:
     decoder = acknowledged() if is_acknowledged else FieldDecoder({})
     decoder.decode(b"\x20" + block())
-    with pytest.raises(TooLong):
+    with pytest.raises(HeadersTooLongError):
         decoder.decode(block(("x-a", "b" * HEADERS_BYTES_MAX)))
     assert decoder.decode(block()).fields == dict(REQUEST)
 
@@ -254,7 +254,7 @@ def test_a_table_does_not_make_much_of_little() -> None:
     """A bomb: an entry of 3,000 bytes, named a thousand times by a byte each. A small one is only refused."""
     decoder, encoder = FieldDecoder({}), Encoder()
     written = encoder.encode([*REQUEST, ("x-a", "b" * 3_000)], huffman=False)
-    with pytest.raises(TooLong):
+    with pytest.raises(HeadersTooLongError):
         decoder.decode(written + b"\xbe" * 10)
     assert decoder.decode(encoder.encode([*REQUEST, ("x-a", "b" * 3_000)])).get("x-a") == "b" * 3_000
     with pytest.raises(CompressionError):
@@ -276,5 +276,5 @@ def test_the_fields_that_are_kept_have_a_bound() -> None:
 def test_any_bytes_are_a_request_or_refused(wrong: bytes) -> None:
     for decoder in (FieldDecoder({}), acknowledged()):
         for _ in range(2):
-            with suppress(CompressionError, Malformed, TooLong):
+            with suppress(CompressionError, MalformedRequestError, HeadersTooLongError):
                 decoder.decode(wrong).all()

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from commitlog.limits import HEADERS_BYTES_MAX
 from services.front.http2 import (
-    Bounds,
     ConnectionEnded,
+    ConnectionLimits,
     DataReceived,
     Event,
     HeadersTooLong,
-    Http2,
+    Http2Connection,
     RequestReceived,
     StreamDrained,
     StreamReset,
@@ -56,15 +56,17 @@ from tests.http2_client import (
 )
 
 HEAD, END = b"\x88", b"\x00\x0bgrpc-status\x010"
-BOUNDS = Bounds(streams=4, stream_window_bytes=100_000, connection_window_bytes=200_000, idle_frames=50)
+BOUNDS = ConnectionLimits(
+    streams=4, stream_window_bytes=100_000, connection_window_bytes=200_000, idle_frames=50
+)
 
 
 class Talk:
     """A connection, and what was said on it."""
 
-    def __init__(self, bounds: Bounds = BOUNDS, greeting: bytes = GREETING) -> None:
+    def __init__(self, bounds: ConnectionLimits = BOUNDS, greeting: bytes = GREETING) -> None:
         self.now = 1_000.0
-        self.server = Http2(bounds, {}, self.now)
+        self.server = Http2Connection(bounds, {}, self.now)
         self.events: list[Event] = []
         self.greeted = self.say(greeting) if greeting else []
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from services.front.http2 import (
-    Bounds,
     ConnectionEnded,
+    ConnectionLimits,
     DataReceived,
-    Http2,
+    Http2Connection,
     RequestReceived,
     StreamDrained,
     StreamReset,
@@ -26,7 +26,7 @@ from services.front.http2_frames import Code
 from tests import http2_client
 from tests.http2_client import GREETING, block, data, frame, frames, request, rst_stream, window_update
 
-BOUNDS = Bounds(
+BOUNDS = ConnectionLimits(
     streams=5,
     stream_window_bytes=100_000,
     connection_window_bytes=150_000,
@@ -47,7 +47,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.server = Http2(BOUNDS, {}, self.now)
+        self.server = Http2Connection(BOUNDS, {}, self.now)
         self.told: dict[int, int] = {}
         """Of each stream, the bytes of DATA that were said to the client."""
         self.sent: dict[int, int] = {}

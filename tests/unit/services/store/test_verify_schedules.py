@@ -10,7 +10,7 @@ import pytest
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
 from services.broker.broker import Broker
-from services.broker.schedules.schedule_values import Missed, Schedule
+from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.store.dump import log_lines
 from services.store.opening import look_at
@@ -27,7 +27,7 @@ def kept_store() -> MemoryDisk:
     disk = MemoryDisk()
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     for name in ("sends", "rests", "gone", "skips"):
-        missed = Missed.SKIP if name == "skips" else Missed.ALL
+        missed = MissedRunPolicy.SKIP if name == "skips" else MissedRunPolicy.ALL
         schedule = Schedule(name=name, cron="* * * * *", time_zone="UTC", topic="t", body=b"x", missed=missed)
         broker.schedules.set(schedule, NOW_MS)
     for minute in (1, 2, 9, 10):

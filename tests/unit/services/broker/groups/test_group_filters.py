@@ -14,7 +14,7 @@ from services.broker.groups.group_values import GroupPolicy, Start
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.errors import TooManyFilters, TooManyRequests
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, From, ReadTimers, Subscriber, Warn
+from services.broker.spine.values import Delivery, ReadTimers, StartPosition, Subscriber, Warn
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -414,7 +414,7 @@ def test_a_reset_and_a_retention_let_go_of_what_is_set_aside(bench: Bench) -> No
     bench.take("blue")
     sent = [bench.send("red") for _ in range(3)]
     assert bench.take("blue") == []
-    bench.broker.group_views.reset("g", "t", Start(From.OFFSET, 1), False, bench.now_ms)
+    bench.broker.group_views.reset("g", "t", Start(StartPosition.OFFSET, 1), False, bench.now_ms)
     assert bench.filters() == [("TAG red", 0), ("TAG blue", 0)]
     assert bench.take("blue") == []
     assert bench.filters() == [("TAG red", 2), ("TAG blue", 0)]

@@ -10,9 +10,9 @@ import pytest
 
 from commitlog.message import MessageType
 from services.broker.groups.group_values import GroupPolicy, GroupQueue, Start
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.spine.scheduler import Purpose
-from services.broker.spine.values import Delivery, From, Subscriber
+from services.broker.spine.values import Delivery, StartPosition, Subscriber
 from tests.lease_places import check_leases
 from tests.unit.services.broker.groups.test_receiving import Bench
 from tidewheel.errors import InvalidReceiptHandle
@@ -46,7 +46,7 @@ ENDS: dict[str, Ends] = {
     "of a group that leaves": lambda bench, got: bench.broker.group_views.delete("g", "t", bench.now_ms),
     "of a group that is forgotten": lambda bench, got: bench.broker.group_views.delete("g", "", bench.now_ms),
     "of a group that is reset": lambda bench, got: bench.broker.group_views.reset(
-        "g", "t", Start(From.EARLIEST), False, bench.now_ms
+        "g", "t", Start(StartPosition.EARLIEST), False, bench.now_ms
     ),
 }
 
@@ -112,11 +112,11 @@ def test_a_lite_topic_that_is_read_anew_loses_its_lease_everywhere(bench: Bench)
     bench.broker.topics.create("l", MessageType.LITE, 1, bench.now_ms)
     subscriber = Subscriber("g", "l", "c")
     bench.send(topic="l", lite_topic="x")
-    bench.broker.lite.subscribe(subscriber, ["x"], LiteStart(LiteFrom.MIN), bench.now_ms)
+    bench.broker.lite.subscribe(subscriber, ["x"], LiteStart(LiteStartPosition.MIN), bench.now_ms)
     assert len(bench.receive(topic="l")) == 1
     check_leases(bench.broker)
     bench.broker.lite.unsubscribe(subscriber, ["x"], bench.now_ms)
-    bench.broker.lite.subscribe(subscriber, ["x"], LiteStart(LiteFrom.MIN), bench.now_ms)
+    bench.broker.lite.subscribe(subscriber, ["x"], LiteStart(LiteStartPosition.MIN), bench.now_ms)
     assert not bench.broker.groups.leases.all_leases()
     check_leases(bench.broker)
 

@@ -12,7 +12,7 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, Start
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, SubscriptionResult
+from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition, SubscriptionResult
 from services.broker.groups.lite_topics import queue_of
 from services.broker.spine.errors import (
     IllegalLiteTopic,
@@ -22,7 +22,7 @@ from services.broker.spine.errors import (
     TooManyLiteTopics,
 )
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, From, Subscriber
+from services.broker.spine.values import Delivery, StartPosition, Subscriber
 from tests.flushed_broker import NOW_MS, FlushedBroker
 from tests.unit.services.broker.test_retention import Asked
 from tests.unit.services.woken import woken
@@ -51,7 +51,7 @@ class Bench(FlushedBroker):
         *lite_topics: str,
         client: str = "c",
         group: str = "g",
-        start: LiteFrom = LiteFrom.LAST,
+        start: LiteStartPosition = LiteStartPosition.LAST,
         at: int = 0,
     ) -> SubscriptionResult:
         who = Subscriber(group, "t", client)
@@ -385,7 +385,7 @@ def test_a_new_group_begins_with_the_first_message_or_where_it_was_told_to(bench
     sent = [bench.send("a") for _ in range(2)]
     bench.subscribe("a")
     assert bench.finish() == sent
-    bench.broker.group_views.create("late", "t", Start(From.LATEST), NOW_MS)
+    bench.broker.group_views.create("late", "t", Start(StartPosition.LATEST), NOW_MS)
     bench.subscribe("a", group="late")
     after = bench.send("a")
     assert bench.finish(group="late") == [after]
@@ -394,20 +394,20 @@ def test_a_new_group_begins_with_the_first_message_or_where_it_was_told_to(bench
 @pytest.mark.parametrize(
     ("start", "at", "expected"),
     [
-        (LiteFrom.LAST, 0, slice(3, None)),
-        (LiteFrom.MIN, 0, slice(None)),
-        (LiteFrom.MAX, 0, slice(6, None)),
-        (LiteFrom.TAIL, 2, slice(1, None)),
-        (LiteFrom.TAIL, 0, slice(3, None)),
-        (LiteFrom.TAIL, 99, slice(None)),
-        (LiteFrom.TIME, NOW_MS + 2, slice(2, None)),
-        (LiteFrom.TIME, NOW_MS + 4, slice(4, None)),
-        (LiteFrom.TIME, NOW_MS + 40, slice(6, None)),
+        (LiteStartPosition.LAST, 0, slice(3, None)),
+        (LiteStartPosition.MIN, 0, slice(None)),
+        (LiteStartPosition.MAX, 0, slice(6, None)),
+        (LiteStartPosition.TAIL, 2, slice(1, None)),
+        (LiteStartPosition.TAIL, 0, slice(3, None)),
+        (LiteStartPosition.TAIL, 99, slice(None)),
+        (LiteStartPosition.TIME, NOW_MS + 2, slice(2, None)),
+        (LiteStartPosition.TIME, NOW_MS + 4, slice(4, None)),
+        (LiteStartPosition.TIME, NOW_MS + 40, slice(6, None)),
     ],
 )
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_subscription_may_say_where_the_group_goes_on(
-    bench: Bench, start: LiteFrom, at: int, expected: slice, restarts: bool
+    bench: Bench, start: LiteStartPosition, at: int, expected: slice, restarts: bool
 ) -> None:
     sent = []
     for _ in range(6):
@@ -434,7 +434,7 @@ def test_an_offset_is_that_which_consumers_see(bench: Bench) -> None:
     while got := bench.receive():
         offsets.append(got[0].queue_offset)
         bench.ack(got[0])
-    bench.subscribe("a", start=LiteFrom.OFFSET, at=offsets[1])
+    bench.subscribe("a", start=LiteStartPosition.OFFSET, at=offsets[1])
     assert bench.finish() == sent[1:]
 
 
@@ -442,7 +442,7 @@ def test_going_elsewhere_ends_the_leases_of_that_lite_topic(bench: Bench) -> Non
     sent = [bench.send("a") for _ in range(2)]
     bench.subscribe("a")
     (got,) = bench.receive()
-    bench.subscribe("a", client="d", start=LiteFrom.MIN)
+    bench.subscribe("a", client="d", start=LiteStartPosition.MIN)
     with pytest.raises(InvalidReceiptHandle):
         bench.ack(got)
     assert bench.finish("d") == sent
@@ -455,9 +455,9 @@ def test_no_more_than_a_limit_is_moved_at_once(bench: Bench, monkeypatch: pytest
     bench.finish()
     monkeypatch.setattr(limits, "LITE_MOVED_MAX", 2)
     with pytest.raises(ClientMistake, match="3 messages of 'a' would come again"):
-        bench.subscribe("a", start=LiteFrom.MIN)
+        bench.subscribe("a", start=LiteStartPosition.MIN)
     with pytest.raises(ClientMistake, match="and 3 would not"):
-        bench.subscribe("a", group="h", start=LiteFrom.MAX)
+        bench.subscribe("a", group="h", start=LiteStartPosition.MAX)
 
 
 def test_a_reset_group_gets_everything_again(bench: Bench) -> None:
@@ -558,7 +558,7 @@ def test_a_start_works_where_the_file_of_a_queue_of_lite_topics_is_damaged() -> 
     bench.broker.checkpointed(checkpoint)
     bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
     bench.reopen()
-    bench.subscribe("a", start=LiteFrom.MIN)
+    bench.subscribe("a", start=LiteStartPosition.MIN)
     assert [one.message.message_id for one in bench.receive()] == ["M1"]
 
 

@@ -17,7 +17,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.groups.group_values import Start
-from services.broker.spine.values import From, Retire
+from services.broker.spine.values import Retire, StartPosition
 from tests.simulation.tables import tables
 from tests.unit.services.broker.groups.test_receiving import SETTINGS, Bench
 from tests.unit.services.broker.groups.test_receiving_found import FORGETFUL
@@ -111,7 +111,7 @@ def test_a_reset_comes_behind_what_was_acknowledged_before_it(bench: Bench) -> N
     bench.send("a")
     (one,) = bench.receive()
     bench.broker.receiving.ack("g", "t", one.receipt_handle, bench.now_ms)
-    bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), False, bench.now_ms)
+    bench.broker.group_views.reset("g", "t", Start(StartPosition.EARLIEST), False, bench.now_ms)
     bench.flush()
     before = frozen(bench)
     assert bench.broker.groups.lag() == {("t", "g"): 1}

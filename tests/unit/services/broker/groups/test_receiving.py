@@ -14,7 +14,7 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, Start
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, From, Notify
+from services.broker.spine.values import Delivery, Notify, StartPosition
 from tests.flushed_broker import NOW_MS, FlushedBroker
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
@@ -492,7 +492,7 @@ def test_one_crowded_message_group_parks_only_so_many(bench: Bench, monkeypatch:
 
 
 def test_a_late_group_begins_where_the_settings_say() -> None:
-    bench = Bench(replace(SETTINGS, group_start=From.LATEST))
+    bench = Bench(replace(SETTINGS, group_start=StartPosition.LATEST))
     bench.send()
     assert bench.ids() == []
     bench.send()
@@ -505,10 +505,10 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
         bench.send()
     first, *_ = bench.receive()
     bench.ack(first)
-    plan = bench.broker.group_views.reset("g", "t", Start(From.EARLIEST), True, NOW_MS)
+    plan = bench.broker.group_views.reset("g", "t", Start(StartPosition.EARLIEST), True, NOW_MS)
     assert [(one.before, one.after, one.end_offset) for one in plan.moves] == [(1, 0, 4)]
     assert bench.ids() == []
-    bench.broker.group_views.reset("g", "", Start(From.OFFSET, 2), False, NOW_MS)
+    bench.broker.group_views.reset("g", "", Start(StartPosition.OFFSET, 2), False, NOW_MS)
     bench.flush()
     with pytest.raises(InvalidReceiptHandle):
         bench.ack(first)

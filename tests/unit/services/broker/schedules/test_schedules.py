@@ -15,7 +15,7 @@ from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import (
-    Missed,
+    MissedRunPolicy,
     Schedule,
     ScheduleState,
     freeze_schedule,
@@ -231,7 +231,9 @@ def test_a_schedule_that_was_never_durable_is_gone(bench: Bench) -> None:
 def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> None:
     settings = replace(SETTINGS, segment_bytes=4096, retention=RetentionPolicy(log_bytes_max=2 * 4096))
     bench = Bench(settings)
-    bench.set("minutely", "* * * * *", body=b"m" * 300, missed=Missed.ALL, missed_max=7, keys=("a", "b"))
+    bench.set(
+        "minutely", "* * * * *", body=b"m" * 300, missed=MissedRunPolicy.ALL, missed_max=7, keys=("a", "b")
+    )
     bench.set("rests", "* * * * *")
     bench.broker.schedules.pause("rests", NOW_MS)
     bench.set("gone", "0 0 1 1 *")
@@ -263,7 +265,7 @@ def test_the_template_survives_as_it_was() -> None:
         keys=("a", "b"),
         message_group="g",
         properties={"ä": "ö"},
-        missed=Missed.ALL,
+        missed=MissedRunPolicy.ALL,
         missed_max=3,
         start_ms=1,
         end_ms=2,
@@ -278,14 +280,14 @@ def test_the_template_survives_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("missed", "expected"),
     [
-        (Missed.SKIP, minutes(1, 62)),
-        (Missed.ONCE, minutes(1, 61, 62)),
-        (Missed.ALL, minutes(1, 57, 58, 59, 60, 61, 62)),
+        (MissedRunPolicy.SKIP, minutes(1, 62)),
+        (MissedRunPolicy.ONCE, minutes(1, 61, 62)),
+        (MissedRunPolicy.ALL, minutes(1, 57, 58, 59, 60, 61, 62)),
     ],
 )
 @pytest.mark.parametrize("is_restart", [True, False], ids=["restart", "clock leap"])
 def test_missed_runs_go_by_the_policy(
-    bench: Bench, missed: Missed, expected: list[int], is_restart: bool
+    bench: Bench, missed: MissedRunPolicy, expected: list[int], is_restart: bool
 ) -> None:
     bench.set(missed=missed, missed_max=5)
     bench.advance(MINUTE_MS)
@@ -302,7 +304,7 @@ def test_missed_runs_go_by_the_policy(
 
 
 def test_a_run_that_is_a_little_late_was_not_missed(bench: Bench) -> None:
-    bench.set("skips", missed=Missed.SKIP)
+    bench.set("skips", missed=MissedRunPolicy.SKIP)
     bench.jump(MINUTE_MS + limits.SCHEDULE_LATE_MS_MAX)
     bench.jump(MINUTE_MS + 1)
     assert bench.occurrences() == minutes(1)
@@ -310,8 +312,8 @@ def test_a_run_that_is_a_little_late_was_not_missed(bench: Bench) -> None:
 
 
 def test_fewer_missed_than_the_bound_are_all_made_up_in_order(bench: Bench) -> None:
-    bench.set("a", missed=Missed.ALL)
-    bench.set("b", cron="*/30 * * * *", missed=Missed.ALL)
+    bench.set("a", missed=MissedRunPolicy.ALL)
+    bench.set("b", cron="*/30 * * * *", missed=MissedRunPolicy.ALL)
     bench.jump(HOUR_MS)
     times = [
         one.message.properties["TW_OCCURRENCE_MS"] for one in bench.sent() if one.message.message_id[0] == "a"
@@ -321,12 +323,15 @@ def test_fewer_missed_than_the_bound_are_all_made_up_in_order(bench: Bench) -> N
     assert bench.broker.schedules.get("a", 1).passed_ms == 0
 
 
-@pytest.mark.parametrize("missed", Missed)
-def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: Missed) -> None:
+@pytest.mark.parametrize("missed", MissedRunPolicy)
+def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: MissedRunPolicy) -> None:
     bench.set(cron="* * 3 * * *", missed=missed, missed_max=100)
     bench.jump(5 * 366 * 24 * HOUR_MS)
-    assert len(bench.sent()) == {Missed.SKIP: 0, Missed.ONCE: 1, Missed.ALL: 100}[missed]
-    if missed is not Missed.SKIP:
+    assert (
+        len(bench.sent())
+        == {MissedRunPolicy.SKIP: 0, MissedRunPolicy.ONCE: 1, MissedRunPolicy.ALL: 100}[missed]
+    )
+    if missed is not MissedRunPolicy.SKIP:
         last = bench.sent()[-1].message.properties["TW_OCCURRENCE_MS"]
         assert int(last) == NOW_MS + 5 * 366 * 24 * HOUR_MS - (40 * 60 + 1) * 1000 - HOUR_MS + HOUR_MS
     assert bench.broker.schedules.get("s", 1).coming[0].at_ms > bench.now_ms
@@ -334,7 +339,7 @@ def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: Missed
 
 def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) -> None:
     for number in range(30):
-        bench.set(f"s{number:02}", missed=Missed.ALL, missed_max=200)
+        bench.set(f"s{number:02}", missed=MissedRunPolicy.ALL, missed_max=200)
     bench.now_ms += 10 * HOUR_MS
     ticks = 0
     while (bench.broker.next_due_ms() or bench.now_ms + 1) <= bench.now_ms:
@@ -349,7 +354,7 @@ def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) 
 
 
 def test_a_crash_while_runs_are_made_up_repeats_none(bench: Bench) -> None:
-    bench.set(missed=Missed.ALL, missed_max=10)
+    bench.set(missed=MissedRunPolicy.ALL, missed_max=10)
     bench.now_ms += HOUR_MS
     for _ in range(4):
         bench.broker.tick(bench.now_ms)
@@ -360,8 +365,8 @@ def test_a_crash_while_runs_are_made_up_repeats_none(bench: Bench) -> None:
 
 
 def test_a_missed_run_that_ended_with_the_window_still_goes_by_the_policy(bench: Bench) -> None:
-    bench.set("once", missed=Missed.ONCE, end_ms=NOW_MS + 10 * MINUTE_MS)
-    bench.set("skip", missed=Missed.SKIP, end_ms=NOW_MS + 10 * MINUTE_MS)
+    bench.set("once", missed=MissedRunPolicy.ONCE, end_ms=NOW_MS + 10 * MINUTE_MS)
+    bench.set("skip", missed=MissedRunPolicy.SKIP, end_ms=NOW_MS + 10 * MINUTE_MS)
     bench.jump(HOUR_MS)
     assert bench.occurrences() == minutes(10)
     assert {one.state for one in bench.broker.schedules.page()} == {ScheduleState.ENDED}
@@ -412,7 +417,7 @@ def test_nothing_that_is_done_to_a_schedule_makes_it_repeat_what_the_clock_repea
 
 
 def test_a_pause_is_not_made_up(bench: Bench) -> None:
-    bench.set(missed=Missed.ALL)
+    bench.set(missed=MissedRunPolicy.ALL)
     bench.advance(MINUTE_MS)
     assert bench.broker.schedules.pause("s", bench.now_ms).coming == ()
     bench.flush()
@@ -562,7 +567,7 @@ def test_many_that_are_due_at_once_go_as_fast_as_the_disk_takes_them(
 
 
 def test_while_the_disk_is_full_runs_wait_and_then_go_by_the_policy(bench: Bench) -> None:
-    bench.set(missed=Missed.ONCE)
+    bench.set(missed=MissedRunPolicy.ONCE)
     bench.broker.housekeeping.has_reserve = False
     bench.broker.postpone_housekeeping(NOW_MS + HOUR_MS)
     bench.advance(10 * MINUTE_MS)
@@ -582,7 +587,7 @@ def test_whatever_happens_no_run_is_early_or_twice_and_none_is_lost(seed: int) -
     """Crashes, restarts, leaps of the clock both ways, checkpoints; the log itself is asked in the end."""
     dice, bench = random.Random(seed), Bench(replace(SETTINGS, segment_bytes=16 * 1024))
     crons = ["*/20 * * * * *", "* * * * *", "*/7 * * * *"]
-    for number, missed in enumerate(Missed):
+    for number, missed in enumerate(MissedRunPolicy):
         bench.set(missed.value, crons[(number + seed) % 3], missed=missed, missed_max=1_000)
     for _ in range(60):
         step = dice.randrange(8)

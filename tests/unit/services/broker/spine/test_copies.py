@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumequeue import entry
-from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.copies import EncodedBatch, TimersDelivered
 
 KEYS = [("a", 0), ("a", 1), ("b", 0), ("c", 7)]
 
@@ -18,7 +18,7 @@ def test_index_entries_come_by_queue_in_log_order(queue: list[int]) -> None:
     column = np.arange(count, dtype=np.int64)
     codes = np.array(queue)
     names = np.zeros((count, 4), np.uint64)
-    copies = Copies(bytearray(50 * count), column + 50, KEYS, codes, 3 * column, names, column, column)
+    copies = EncodedBatch(bytearray(50 * count), column + 50, KEYS, codes, 3 * column, names, column, column)
     places = np.array([queue[:number].count(code) for number, code in enumerate(queue)])
     found = TimersDelivered(copies, column * 1_000, places + 10, 1).entries()
     assert [key for key, _, _ in found] == [KEYS[code] for code in sorted({*queue})]

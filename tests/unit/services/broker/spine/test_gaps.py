@@ -18,14 +18,14 @@ from consumequeue.queue import ConsumeQueue
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.groups.lite_subscribing import LiteStart
-from services.broker.spine.finding import Finding
+from services.broker.spine.finding import MessageLookup
 from services.broker.spine.values import Subscriber
 from tests.unit.services.broker.timers.test_timers import Store
 
 SQL = parse_sql("TAGS = 'a'")
 LOG = layout.segment_path(0)
 LONG = 400
-Look = Callable[[Finding, int], object]
+Look = Callable[[MessageLookup, int], object]
 
 
 def sent(tags: str, *, lite_topics: bool = False) -> tuple[Store, list[int]]:

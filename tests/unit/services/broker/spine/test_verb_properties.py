@@ -7,7 +7,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
-from services.broker.spine.verb_properties import CarriedVerb, VerbKind, parse_verb, with_shifted_time
+from services.broker.spine.verb_properties import CarriedTimerVerb, VerbKind, parse_verb, with_shifted_time
 from services.broker.timers.delays import with_absolute_times
 from services.live.clock import Clock, KeptOffset
 from tests.memory_disk import MemoryDisk
@@ -25,17 +25,20 @@ def message(**given: str) -> Message:
     ("given", "verb"),
     [
         ({"colour": "blue", "TW_TIMER_KEY": "k"}, None),
-        ({"TW_TIMER_CANCEL": "k"}, CarriedVerb(VerbKind.CANCEL, "orders", "k")),
-        ({"TW_TIMER_FIRE": "k", "TW_TIMER_TOPIC": "u"}, CarriedVerb(VerbKind.FIRE, "u", "k")),
+        ({"TW_TIMER_CANCEL": "k"}, CarriedTimerVerb(VerbKind.CANCEL, "orders", "k")),
+        ({"TW_TIMER_FIRE": "k", "TW_TIMER_TOPIC": "u"}, CarriedTimerVerb(VerbKind.FIRE, "u", "k")),
         (
             {"TW_TIMER_MOVE": "k", "TW_TIMER_TO": str(LATER_MS)},
-            CarriedVerb(VerbKind.MOVE, "orders", "k", LATER_MS),
+            CarriedTimerVerb(VerbKind.MOVE, "orders", "k", LATER_MS),
         ),
-        ({"TW_TIMER_MOVE": "k", "TW_TIMER_TO": "30m"}, CarriedVerb(VerbKind.MOVE, "orders", "k", LATER_MS)),
-        ({"TW_TIMER_MOVE": "k", "TW_TIMER_TO": "0s"}, CarriedVerb(VerbKind.MOVE, "orders", "k", NOW_MS)),
+        (
+            {"TW_TIMER_MOVE": "k", "TW_TIMER_TO": "30m"},
+            CarriedTimerVerb(VerbKind.MOVE, "orders", "k", LATER_MS),
+        ),
+        ({"TW_TIMER_MOVE": "k", "TW_TIMER_TO": "0s"}, CarriedTimerVerb(VerbKind.MOVE, "orders", "k", NOW_MS)),
     ],
 )
-def test_a_verb_is_read(given: dict[str, str], verb: CarriedVerb | None) -> None:
+def test_a_verb_is_read(given: dict[str, str], verb: CarriedTimerVerb | None) -> None:
     assert parse_verb(message(**given), NOW_MS) == verb
 
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from commitlog import layout, limits
-from services.broker.spine.copies import Copies
+from services.broker.spine.copies import EncodedBatch
 from services.broker.spine.values import Resolution
 from tests.simulation.tables import tables
 from tests.unit.services.broker.timers.test_timers import HOUR, SECOND, Store, by_id
@@ -52,7 +52,7 @@ def test_a_run_leaves_what_one_by_one_leaves(hurt: tuple[int, ...], monkeypatch:
         assert store.delivered() == []
         with patch.object(store.broker.store, "append", wraps=store.broker.store.append) as append:
             store.go(2 * SECOND)
-        assert any(isinstance(call.args[0], Copies) for call in append.call_args_list) is (
+        assert any(isinstance(call.args[0], EncodedBatch) for call in append.call_args_list) is (
             run_min == 1 and not hurt
         )
         delivered.append([one.message_id for one in store.delivered()])
@@ -84,7 +84,7 @@ def test_a_run_of_a_partition_leaves_what_one_by_one_leaves(
         store.go(HOUR - 1)
         with patch.object(store.broker.store, "append", wraps=store.broker.store.append) as append:
             store.go(SECOND)
-        assert any(isinstance(call.args[0], Copies) for call in append.call_args_list) is (run_min == 1)
+        assert any(isinstance(call.args[0], EncodedBatch) for call in append.call_args_list) is (run_min == 1)
         came = [one.message_id for one in store.delivered()]
         delivered.append(sorted(came) if hurt else came)  # of a run the damaged go first
         assert store.broker.damage.unreadable_records >= len(hurt)
