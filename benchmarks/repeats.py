@@ -116,14 +116,16 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
 
     def followed(disk: MemoryDisk, until: int, ahead_ms: int) -> Broker:
         core = Broker.recover(MemoryDisk(), settings, NOW_MS + ahead_ms, shared=Fold())
-        extra = (NOW_MS + ahead_ms,) if "now_ms" in inspect.signature(core.take_in).parameters else ()
+        extra = (
+            (NOW_MS + ahead_ms,) if "now_ms" in inspect.signature(core.append_replicated).parameters else ()
+        )
         part: list[bytes] = []
         for one in LogScan(disk, settings.segment_bytes, 0, stop_at=until):
             part.append(encode(one.record))
             if len(part) == GATHERED:
-                core.take_in(part, one.record.physical_offset + one.record_bytes, *extra)
+                core.append_replicated(part, one.record.physical_offset + one.record_bytes, *extra)
                 part = []
-        core.take_in(part, until, *extra)
+        core.append_replicated(part, until, *extra)
         core.begin(NOW_MS + ahead_ms, leases_until_ms=NOW_MS + ahead_ms + 10_000)
         return core
 
@@ -180,7 +182,7 @@ def table_bytes(repeats: Any) -> int:
     """Return the memory of the table of ids, also of one of before."""
     if not hasattr(repeats, "ids"):
         return len(repeats._slots)
-    return int(repeats.ids._array.nbytes) + 230 * int(repeats.ids.spilled_count)
+    return int(repeats.ids._array.nbytes) + 230 * int(repeats.ids.overflow_count)
 
 
 if __name__ == "__main__":

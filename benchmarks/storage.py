@@ -229,7 +229,7 @@ def opened(where: str) -> dict[str, float]:
     began = time.perf_counter()
     core = open_core(where)
     seconds = time.perf_counter() - began
-    assert not core.made_anew
+    assert not core.rebuilt_files
     return {
         "seconds": round(seconds, 2),
         "rss_mib": memory_mib("VmRSS"),

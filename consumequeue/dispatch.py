@@ -523,7 +523,7 @@ class Dispatch:
         """
         return self.made_at is None and not self._is_damaged
 
-    def may_be_marked(self) -> None:
+    def complete_mark_attempt(self) -> None:
         """Record that a checkpoint has tried to write the marker file.
 
         The file may exist even if new damage has been found.

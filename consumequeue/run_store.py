@@ -135,7 +135,7 @@ class RunsToWrite:
         is_damaged = any(run.number in self.damaged for run in self.written)
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
 
-    def tidy(self, disk: Disk) -> None:
+    def delete_unused(self, disk: Disk) -> None:
         """Delete the files that are listed in neither the new snapshot nor the previous snapshot."""
         assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))

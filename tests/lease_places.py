@@ -38,7 +38,7 @@ def check_leases(broker: Broker) -> None:
 def _check_timers(broker: Broker) -> None:
     """Each lease has a timer for its end, but those that have run out and wait for their burial."""
     leases, scheduler = broker.groups.leases, broker._scheduler
-    without, wheel = set[int](broker._burying._last_leases), scheduler._leases
+    without, wheel = set[int](broker._exhausted_messages._last_leases), scheduler._leases
     timed = set[int]()
     for generation, (_, lease) in leases._leases.items():
         try:

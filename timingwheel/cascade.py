@@ -152,7 +152,7 @@ class PartitionsToWrite:
         name = gap.path.removeprefix(f"{TIMERS}/")
         return name in self.damaged or slot_named(name) in self.new_files
 
-    def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
+    def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
         """Delete the files that are not listed in the new or the previous snapshot, or raise OSError.
 
         A file whose slot overlaps a range in `in_doubt` is kept, because it may contain the only copy of

@@ -185,7 +185,7 @@ class Outcomes:
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
-    def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
+    def record_late_request(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
         """Record that a producer tried to end a half message that had already expired."""
         expired = self.expiry(half_offset)
         if expired is not None:

@@ -160,7 +160,7 @@ def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
         to_write = index.to_write(0)
         to_write.write(disk)
         frozen = to_write.freeze()
-        to_write.tidy(disk)
+        to_write.delete_unused(disk)
         index.written(to_write)
     return frozen
 

@@ -131,15 +131,15 @@ class Broker:
         self._disk, self._log = disk, log
         self.statistics = Statistics()
         self.damaged: list[Damage] = []
-        self.made_anew: list[str] = []
-        self.unsound: list[str] = []
+        self.rebuilt_files: list[str] = []
+        self.startup_warnings: list[str] = []
         """Messages about small store files that were found damaged at startup, and about their repair."""
         self.lost: list[str] = []
         self.is_crowded = False
         """Whether the last tick delivered as many timers as a single tick may deliver."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
-        self._ticked_ms = now_ms
+        self._last_tick_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
         """The log offsets of the newest checkpoint and of the newest checkpoint on disk.
         """
@@ -197,13 +197,13 @@ class Broker:
         self._reading = reading = MessageReader(store)
         refuse_new = self.housekeeping.refuse_new
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
-        self._burying = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)
+        self._exhausted_messages = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
             store, groups, self.lite_topics, subscriptions, leasing, reading, self.dead_letters
         )
         self.receiving = Receiving(
             store, topics, groups, leasing, lite_receiving, reading, self.dead_letters,
-            self._burying, settings, self.statistics,
+            self._exhausted_messages, settings, self.statistics,
         )  # fmt: skip
         self.lite = LiteSubscribing(topics, groups, self.lite_topics, subscriptions, self.receiving, reading)
         self.topic_retention = TopicRetention(store, topics, groups, reading, self.housekeeping)
@@ -212,7 +212,7 @@ class Broker:
             self.topic_retention,
         )  # fmt: skip
         self.topic_moves = TopicMoves(store, topics, groups, reading, self.housekeeping)
-        self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
+        self.group_views = GroupViews(store, topics, groups, reading, self._exhausted_messages, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
         """Return the parts whose state is included in snapshots, keyed by name."""
@@ -290,10 +290,10 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk`, and return a broker that can follow a leader or begin service.
 
-        The caller then calls `take_in` to follow a leader, or `begin` to begin service. The state of the
-        additional part `shared` is included in snapshots. If `keeps_tail` is true, bytes beyond the end of
-        the log remain in the segment files, and the caller must clear these bytes before the first append.
-        Raise `AssertionsOff` if Python was started with the option `-O`.
+        The caller then calls `append_replicated` to follow a leader, or `begin` to begin service. The state
+        of the additional part `shared` is included in snapshots. If `keeps_tail` is true, bytes beyond the
+        end of the log remain in the segment files, and the caller must clear these bytes before the first
+        append. Raise `AssertionsOff` if Python was started with the option `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -324,7 +324,9 @@ class Broker:
         broker.sending.repeats.recover(now_ms, follows=shared is not None)
         met, broker.damaged = broker.damaged, scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
-        broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
+        broker.startup_warnings = [
+            what for what in (format_problem, scan.unsound) if what
+        ] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
         # On a follower, the most recent cut may be recorded in the part of the log that was not read, below
         # the two newest snapshots.
@@ -342,9 +344,9 @@ class Broker:
         least `leases_until_ms`, unless it was already extended by an earlier takeover. A new leader passes
         `leases_until_ms`, and afterwards calls `receiving.record_lengthened`.
         """
-        self._ticked_ms = now_ms
+        self._last_tick_ms = now_ms
         self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
-        self.housekeeping.follow()
+        self.housekeeping.apply_log_start()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.build_indexes()
         self.sending.repeats.begin(now_ms)
@@ -406,7 +408,7 @@ class Broker:
         leases, because a lease that expires during a tick may have been the last delivery attempt of its
         message.
         """
-        self._ticked_ms = now_ms
+        self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
         self.store.dispatch.doubt_on()
         others = self._tick_timers(now_ms) + self._continue_retention(now_ms)
@@ -416,13 +418,13 @@ class Broker:
             elif purpose is Purpose.SCHEDULE:
                 self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:
-                others += self._keep_house(now_ms)
+                others += self._run_housekeeping(now_ms)
             elif check := self.transactions.begin_check_back(subject, now_ms):
                 others.append(check)
         while self._has_due_schedules():
             self.schedules.run_due(self._due_schedules.popleft(), now_ms)
         others += self.transactions.read_due(now_ms)
-        woken |= dict.fromkeys(self._burying.move_queued(now_ms))
+        woken |= dict.fromkeys(self._exhausted_messages.move_queued(now_ms))
         self.schedules.reset_budget()
         return [*_notify_receivers(woken), *others]
 
@@ -432,17 +434,17 @@ class Broker:
         A call takes 2 us, because each source of work stores the time at which its next work is due.
         """
         has_more = (
-            self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
-            or self.timer_repair.has_work or self.housekeeping.has_more or self.topic_retention.has_more
+            self._has_due_schedules() or self._exhausted_messages.or() or self.transactions.has_halves_to_read()
+            or self.timer_repair.or or self.has_work.or or self.has_more.or
             or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:
-            return self._ticked_ms
-        return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
+            return self._last_tick_ms
+        return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._last_tick_ms))
 
     def _has_due_schedules(self) -> bool:
         """Return whether a schedule is due and its message can be appended without waiting for a flush."""
-        return bool(self._due_schedules) and not self.store.is_behind
+        return bool(self._due_schedules) and not self.store.has_flush_backlog
 
     def read_ahead(self, job: TimersJob) -> None:
         """Process the result of a timer file job, such as the timers that a worker has read ahead."""
@@ -583,8 +585,8 @@ class Broker:
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
-        if checkpoint.may_be_marked:
-            self.store.dispatch.may_be_marked()
+        if checkpoint.is_mark_attempted:
+            self.store.dispatch.complete_mark_attempt()
         self.store.dispatch.doubt(checkpoint.failed)
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
@@ -601,8 +603,8 @@ class Broker:
         success even if earlier writes were lost. The store must then be reopened.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
-        if checkpoint.may_be_marked:
-            self.store.dispatch.may_be_marked()
+        if checkpoint.is_mark_attempted:
+            self.store.dispatch.complete_mark_attempt()
         self.store.dispatch.doubt(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
         self.timers.abandon_checkpoint(checkpoint.timers)
@@ -617,13 +619,13 @@ class Broker:
         """Record that a sync has completed successfully."""
         self._log.synced(sync)
 
-    def retired(self, retirement: Retirement, now_ms: int) -> bool:
+    def continue_retirement(self, retirement: Retirement, now_ms: int) -> bool:
         """Continue a retirement after a worker has written the keep file or deleted the segments.
 
-        If work remains, return False. The caller must then call `retired` again, and may make other calls in
-        between. Raise OSError if a disk operation fails.
+        If work remains, return False. The caller must then call `continue_retirement` again, and may make
+        other calls in between. Raise OSError if a disk operation fails.
         """
-        return self.housekeeping.retired(retirement, now_ms)
+        return self.housekeeping.continue_retirement(retirement, now_ms)
 
     def abandon_retirement(self) -> None:
         """Schedule a retry of a retirement that was not completed."""
@@ -643,7 +645,7 @@ class Broker:
                 part.thaw(start.parts[name])
         others = snapshot.others(self._disk, start)
         read_topics = {one.name for one in self.topics.all() if one.message_type is MessageType.LITE}
-        self.made_anew, self.damaged = derived.adopt(self.store, self._disk, start, others, read_topics)
+        self.rebuilt_files, self.damaged = derived.adopt(self.store, self._disk, start, others, read_topics)
         others_files = [one.parts[TIMER_FILES] for one in others]
         self.lost = self.timers.adopt_files(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
@@ -692,7 +694,7 @@ class Broker:
         retirement = self.housekeeping.continue_scan(now_ms, is_checkpointing=is_checkpointing)
         return [] if retirement is None else [Retire(retirement)]
 
-    def _keep_house(self, now_ms: int) -> list[Effect]:
+    def _run_housekeeping(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self.timers.partitions.is_settled
         retirement = self.housekeeping.check_space(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
@@ -765,7 +767,7 @@ class Broker:
         """Delete the segments below a cut if both kept snapshots cover the cut, or raise OSError."""
         self.housekeeping.delete_covered()
 
-    def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
+    def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append records from another broker at the same log offsets, apply the records, and publish them.
 
         This method should run in a worker thread, because it writes many queue entries at once. `end_offset`

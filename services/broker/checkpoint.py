@@ -53,7 +53,7 @@ class Checkpoint:
     unneeded_paths: list[str]
     is_marked: bool = False
     """Whether the mark for the queue files has been written."""
-    may_be_marked: bool = False
+    is_mark_attempted: bool = False
     """Whether an attempt was made to write the mark, successfully or not."""
     failed: dict[str, OSError] = field(default_factory=dict)
     """The errors for queue files that could not be written or synced, keyed by path."""
@@ -74,7 +74,7 @@ class Checkpoint:
         """
         if self.failed or not self.wants_mark():
             return
-        self.may_be_marked = True
+        self.is_mark_attempted = True
         try:
             dispatch.mark(disk, self.queues_made_at)
             self.is_marked = self.wants_mark()
@@ -141,9 +141,9 @@ class Checkpoint:
         # The snapshot is valid from this point on. The checkpoint must not fail because of a failed deletion,
         # because the next checkpoint would then delete files that are listed in this snapshot. If a file
         # cannot be deleted, the other files must still be deleted.
-        for tidy in (self.keys.tidy, self.timers.tidy):
+        for delete_unused in (self.keys.delete_unused, self.timers.delete_unused):
             with suppress(OSError):
-                tidy(disk)
+                delete_unused(disk)
         for path in self.unneeded_paths:
             with suppress(OSError):
                 disk.delete(path)

@@ -43,7 +43,7 @@ class AdoptionResult(NamedTuple):
     Damaged records leave gaps in the queues, and these gaps are skipped by readers.
     """
 
-    made_anew: list[str]
+    rebuilt_files: list[str]
     damaged: list[Damage]
 
 

@@ -72,7 +72,7 @@ from services.broker.timers.holding import HeldTimers
 from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90
-_NOWHERE: Final = 1 << 62
+_NO_OFFSET: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class RetentionScan:
     young_offset: int
     groups: deque[GroupQueue] = field(default_factory=deque)
     """The groups of the current queue that have not been scanned yet."""
-    offset: int = _NOWHERE
+    offset: int = _NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class Housekeeping:
         self._policy = settings.retention
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
-        self._uncut: deque[tuple[str, int]] | None = None
+        self._remaining_queues: deque[tuple[str, int]] | None = None
         """The queues that the current cut has not processed yet."""
-        self._waiting: RetentionScan | None = None
+        self._scan: RetentionScan | None = None
         self._deletable_offset = 0
         """The offset of a durable cut whose files have not been deleted yet, or 0 if there is no such cut.
         """
-        self._wished_offset = 0
+        self._requested_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
         self.has_reserve = False
@@ -174,7 +174,7 @@ class Housekeeping:
         the core still reads a part of the log that the snapshot covers.
         """
         self.measure_space()
-        self._waiting = None
+        self._scan = None
         if self._running is not None or is_checkpointing:
             return None
         # A cut that another leader made may be covered by that leader's snapshots but not by the snapshots of
@@ -182,14 +182,14 @@ class Housekeeping:
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
-            self._waiting = self._begin_scan(now_ms)
+            self._scan = self._begin_scan(now_ms)
             return self.continue_scan(now_ms)
         return self._running
 
     @property
     def has_more(self) -> bool:
         """Whether a scan is in progress or some first offsets of queues have not been recorded yet."""
-        return self._waiting is not None or self._store.dispatch.has_unrecorded
+        return self._scan is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
@@ -198,38 +198,38 @@ class Housekeeping:
         of scanning.
         """
         if is_checkpointing:
-            self._waiting = None  # The next call of `check_space` begins a new scan.
+            self._scan = None  # The next call of `check_space` begins a new scan.
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._cut_contents(rows, places, self._store.log.first_offset)
             self._record(rise, 0, now_ms, is_last=False)
             return None
-        if (waiting := self._waiting) is None:
+        if (scan := self._scan) is None:
             return None
         left = self._cut_queues_max
-        while left > 0 and (waiting.groups or waiting.keys):
-            left -= self._scan_next(waiting)
-        if waiting.groups or waiting.keys:
+        while left > 0 and (scan.groups or scan.keys):
+            left -= self._scan_next(scan)
+        if scan.groups or scan.keys:
             return None
-        self._waiting = None
-        self._running = self._keeping(waiting.offset, now_ms)
+        self._scan = None
+        self._running = self._keeping(scan.offset, now_ms)
         return self._running
 
-    def _scan_next(self, waiting: RetentionScan) -> int:
+    def _scan_next(self, scan: RetentionScan) -> int:
         """Process the next group or queue, and return the cost of the step in queues.
 
         The cost is increased by 1 for every `CUT_QUEUE_BYTES` bytes of queue files that were read and
         verified.
         """
-        if not waiting.groups:
-            waiting.groups.extend(self._groups.receiving_keys(*waiting.keys.popleft()))
+        if not scan.groups:
+            scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
             return 1
-        key = waiting.groups.popleft()
+        key = scan.groups.popleft()
         queue = self._store.dispatch.look(key.topic, key.queue_id)
         unread_bytes = queue.unread_bytes
-        found = self._groups.next_log_offset(key, queue, waiting.young_offset)
-        if found >= waiting.young_offset:
-            waiting.offset = min(waiting.offset, found)
+        found = self._groups.next_log_offset(key, queue, scan.young_offset)
+        if found >= scan.young_offset:
+            scan.offset = min(scan.offset, found)
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
@@ -252,7 +252,7 @@ class Housekeeping:
 
     def _keeping(self, pinned_offset: int, now_ms: int) -> KeepFileWrite | None:
         log = self._store.log
-        cut_offset = self._cut_offset(None if pinned_offset == _NOWHERE else pinned_offset, now_ms)
+        cut_offset = self._cut_offset(None if pinned_offset == _NO_OFFSET else pinned_offset, now_ms)
         if cut_offset <= log.first_offset or not self._ensure_covered(cut_offset, now_ms):
             return None
         return self._keeping_below(cut_offset, log.end_offset)
@@ -269,13 +269,13 @@ class Housekeeping:
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
-    def retired(self, done: Retirement, now_ms: int) -> bool:
+    def continue_retirement(self, done: Retirement, now_ms: int) -> bool:
         """Complete a `Deletion`, or continue the cut that follows a `KeepFileWrite` with one batch of queues.
 
-        If queues remain, return False. The caller must then call `retired` again, and may make other calls in
-        between. The log is cut by the last record, and records below the cut are then read from the keep
-        file. A `KeepFileWrite` remains in progress until the last record is published, so that files are
-        never deleted for an incomplete cut. Raise OSError if a disk operation fails.
+        If queues remain, return False. The caller must then call `continue_retirement` again, and may make
+        other calls in between. The log is cut by the last record, and records below the cut are then read
+        from the keep file. A `KeepFileWrite` remains in progress until the last record is published, so that
+        files are never deleted for an incomplete cut. Raise OSError if a disk operation fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -284,15 +284,18 @@ class Housekeeping:
             return True
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
-        if self._uncut is None:
-            self._uncut = deque(dispatch.keys())  # A queue that is created later begins above the cut.
+        if self._remaining_queues is None:
+            self._remaining_queues = deque(
+                dispatch.keys()
+            )  # A queue that is created later begins above the cut.
         queues, places = dispatch.minimums(
-            done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
+            done.cut_offset,
+            dispatch.take_some(self._remaining_queues, self._cut_queues_max, self._cost_of_groups),
         )
         rise = self._cut_contents(queues, places, done.cut_offset)
-        is_last = not self._uncut
+        is_last = not self._remaining_queues
         if is_last:
-            self._uncut = None
+            self._remaining_queues = None
             log.keep.add(done.cut_offset, done.places)
         self._record(rise, done.cut_offset, now_ms, is_last=is_last)
         return is_last
@@ -317,7 +320,7 @@ class Housekeeping:
 
         `places` has the log offsets in the entries at these queue offsets. The log itself begins as before.
         """
-        self._record(self._cut_contents(queues, places, _NOWHERE), 0, now_ms, is_last=False)
+        self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
 
     def _record(self, rise: CutContents, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
@@ -351,7 +354,7 @@ class Housekeeping:
 
     def abandon_retirement(self) -> None:
         """Abandon a retirement that failed or was interrupted, so that the next `check_space` retries it."""
-        self._running = self._uncut = None
+        self._running = self._remaining_queues = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
         """Cut the log, and advance queues and groups to the positions in the record."""
@@ -383,7 +386,7 @@ class Housekeeping:
             self.missed_reports += log_lines(self._unreported, is_cut=cut.cut_offset > 0)
             self._unreported.clear()
 
-    def follow(self) -> None:
+    def apply_log_start(self) -> None:
         """Advance queues and groups to the first offset of the log, and find the files that must be deleted.
 
         A group is advanced only in queues with a recorded first offset. The first offsets of rebuilt queues
@@ -441,7 +444,7 @@ class Housekeeping:
         self.wants_checkpoint = True
         # A second snapshot at the same log offset would replace the first snapshot. On an idle broker, the
         # end of the log moves only because of the record that is appended here.
-        if covering and self._wished_offset < cut_offset:
-            self._wished_offset = cut_offset
+        if covering and self._requested_offset < cut_offset:
+            self._requested_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)
         return False

@@ -12,8 +12,8 @@ Rules
    when a follower becomes the leader. At startup, the table is filled from columns of the key index before
    messages are accepted, and the key index is not read afterwards.
 3. An id is recent for at least WINDOW_MS, measured by the clock of the process that applied the record. The
-   process stores the end offset of the log at the beginning of each of the last TURNS_KEPT periods, each of
-   which lasts TURN_MS. No periods exist at startup, and store times are used instead
+   process stores the end offset of the log at the beginning of each of the last PERIODS_KEPT periods, each of
+   which lasts PERIOD_MS. No periods exist at startup, and store times are used instead
    (`broker.spine.store_times`). In a cluster, store times are set by the clocks of several machines, which
    may differ by an hour. Therefore, a cluster node starts with the ids in the last TAKEOVER_BYTES of the log,
    and uses its own clock afterwards. Clients stop retrying well before the window ends, for example after
@@ -25,8 +25,8 @@ Rules
    searches for an earlier attempt before it returns an error.
 6. At most one new period begins per flush, even if no flush has occurred for a long time. The reason is that
    a forward clock step cannot be distinguished from idle time, and the ids of messages that were stored
-   before the step must be kept. If the clock is set back, the current period ends no later than TURN_MS after
-   the step.
+   before the step must be kept. If the clock is set back, the current period ends no later than PERIOD_MS
+   after the step.
 7. If the table cannot be filled because a key index file is damaged, the damage is reported. The key index is
    then also searched for each id, until all ids in the table were added after startup.
 
@@ -59,9 +59,9 @@ from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from tidewheel import property_names
 
-TURN_MS: Final = 10_000
-TURNS_KEPT: Final = 4
-WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
+PERIOD_MS: Final = 10_000
+PERIODS_KEPT: Final = 4
+WINDOW_MS: Final = (PERIODS_KEPT - 1) * PERIOD_MS
 """The minimum time for which an id is kept."""
 TAKEOVER_BYTES: Final = 1 << 30
 """A size larger than the amount of log data that a leader writes within WINDOW_MS."""
@@ -74,8 +74,8 @@ class Repeats:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
         """The ids of recent messages, which are set by `recover`."""
-        self._turn_ends_ms = 0
-        self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
+        self._period_ends_ms = 0
+        self._since: deque[int] = deque([0] * PERIODS_KEPT, PERIODS_KEPT)
         """The end offset of the log at the beginning of each period that is kept, oldest first."""
         self._begun_ms = 0
         """The time at which this process began to accept messages."""
@@ -88,8 +88,8 @@ class Repeats:
         if follows:
             since_offset = min(since_offset, end_offset - TAKEOVER_BYTES)
         since_offset = max(since_offset, store.log.first_offset)
-        self._since.extend([since_offset] * TURNS_KEPT)
-        self._turn_ends_ms = now_ms + TURN_MS
+        self._since.extend([since_offset] * PERIODS_KEPT)
+        self._period_ends_ms = now_ms + PERIOD_MS
         self.ids = store.ids = RecentIds(since_offset, lambda: store.log.durable_offset)
         if since_offset == end_offset:
             return
@@ -110,16 +110,16 @@ class Repeats:
 
         The broker calls `pass_time` for each flush, and whenever the clock has been set back. The ids of
         records that were appended since the last call are kept for at least WINDOW_MS after this call. The
-        current period ends no later than TURN_MS after this call, even if the clock has been set back.
+        current period ends no later than PERIOD_MS after this call, even if the clock has been set back.
         """
-        if now_ms >= self._turn_ends_ms:
+        if now_ms >= self._period_ends_ms:
             self._since.append(self._store.log.end_offset)
-            self._turn_ends_ms = now_ms + TURN_MS
+            self._period_ends_ms = now_ms + PERIOD_MS
             self.ids.expire_before(self._since[0])
         else:
-            self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
+            self._period_ends_ms = min(self._period_ends_ms, now_ms + PERIOD_MS)
 
-    def may_be_misdated(self, now_ms: int) -> bool:
+    def may_have_wrong_times(self, now_ms: int) -> bool:
         """Return whether recent timers and half messages may have expired early due to wrong store times."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 

@@ -208,7 +208,7 @@ class MessageSender:
             record = self._record_of(found)
             if record is None or is_same(record, message, properties.encode_message(message)):
                 return self._repeat_receipt(message, found, record)
-        elif not self.repeats.may_be_misdated(now_ms):
+        elif not self.repeats.may_have_wrong_times(now_ms):
             return None
         same = self.repeats.find_first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
@@ -220,7 +220,7 @@ class MessageSender:
 
     def _find_half_receipt(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.find_receipt(message.topic, message.message_id, now_ms)
-        if known is None and not self.repeats.may_be_misdated(now_ms):
+        if known is None and not self.repeats.may_have_wrong_times(now_ms):
             return None
         stored = properties.encode_message(message)
         try:

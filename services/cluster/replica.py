@@ -197,7 +197,7 @@ class Replica:
                 self.checkpoint(now_ms)
                 self._shared.is_before_flush = False
             self._tail.prepare_flush(step.flush, self._proof)
-            self.core.take_in(encoded, step.flush[-1].end, now_ms)
+            self.core.append_replicated(encoded, step.flush[-1].end, now_ms)
             assert self.core.end_offset == self.fold.end, "the core is elsewhere than the fold"
         if step.outcome in _EVIDENT:
             self._write_evidence()

@@ -292,11 +292,11 @@ HELD: Final = "held: its topic was held when it was due; see tidewheel topic sho
 """What is told of a timer that a hold of its topic keeps."""
 
 
-def waiting(moved_because: str | None) -> str:
+def waiting(move_reason: str | None) -> str:
     """Return what is told of a timer that waits, beside its time; empty where it was never moved."""
-    if moved_because is None:
+    if move_reason is None:
         return ""
-    return f"moved to this time{moved_because and f', because: {moved_because}'}"
+    return f"moved to this time{move_reason and f', because: {move_reason}'}"
 
 
 def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:

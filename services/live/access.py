@@ -123,7 +123,7 @@ class LiveAccess:
         """Return the rules of a user, or of all users if `user` is empty."""
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
-    async def add_user(self, name: str, *, renews: bool) -> str:
+    async def add_user(self, name: str, *, replaces_secret: bool) -> str:
         """Add a user, or replace the secret of an existing user.
 
         Return the secret, which cannot be retrieved again.
@@ -131,7 +131,7 @@ class LiveAccess:
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
-        await self._call(self._core().add_user, name, sealed, renews)
+        await self._call(self._core().add_user, name, sealed, replaces_secret)
         log.info("secret made", user=name)
         self._dismiss_callback(name)
         return secret

@@ -275,7 +275,7 @@ def _shift_schedule_view(view: ScheduleView, by_ms: int) -> Changes:
 
 _STORED: Final = _shift_fields("store_ms")
 _HALF_TIMES: Final = _shift_fields("stored_ms", "due_ms", "next_check_ms", "ended_ms")
-_WITHIN_SCHEDULE: Final = _shift_inside("schedule", "coming")
+_WITHIN_SCHEDULE: Final = _shift_inside("schedule", "upcoming_runs")
 _RUNS: Final = _shift_fields("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     StoredEntry: _shift_fields("store_ms"),

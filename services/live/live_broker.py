@@ -481,7 +481,7 @@ class LiveBroker:
 
         Return an empty list if the core is unavailable.
         """
-        return [] if self._core is None else self._core.transactions.unasked.topics()
+        return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
     def send_check_backs(self, topic: str) -> None:
         """Send the pending check-backs of a topic after a producer of the topic has connected.
@@ -490,7 +490,7 @@ class LiveBroker:
         half message that is due.
         """
         if self._core is not None:
-            self.decide(self._core.transactions.producer_came, topic)
+            self.decide(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
         """Set the callback that adjusts thread switching when a crowded period begins or ends."""
@@ -716,7 +716,7 @@ class LiveBroker:
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
         """Apply a retirement to the core, processing some of the queues in each event loop iteration."""
         try:
-            while self._core is core and not core.retired(retirement, self._clock()):
+            while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)
         except OSError as error:
             self._flushing.fail(error)
@@ -782,7 +782,7 @@ class LiveBroker:
         self._broker.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
             self._advancing.expect_answer(transaction_id)
-        self._broker.transactions.check_asked(transaction_id, bool(client_id), self._clock())
+        self._broker.transactions.complete_check_back(transaction_id, bool(client_id), self._clock())
         self._flush_and_plan()
         return client_id
 

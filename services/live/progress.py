@@ -45,7 +45,7 @@ class Progress:
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     """Measure the overdue work of a broker, yielding at points where the caller may pause."""
-    unasked, since_ms = core.transactions.unasked, core.transactions.oldest_unasked_ms()
+    waiting_check_backs, since_ms = core.transactions.waiting_check_backs, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
         since = flight.message_groups.waiting_since()

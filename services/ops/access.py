@@ -251,7 +251,7 @@ class AccessApi:
     async def add_user(self, request: Request) -> JSONResponse:
         """Create a user and its secret."""
         wanted = await said_as(NewUser, request)
-        secret = await self._access.add_user(wanted.name, renews=wanted.new_secret)
+        secret = await self._access.add_user(wanted.name, replaces_secret=wanted.new_secret)
         answer = {"access_key": wanted.name, "secret": secret, "is_asked": self._access.is_asked}
         return JSONResponse(answer, status_code=201, headers=NEVER_KEPT)
 

@@ -185,11 +185,11 @@ def schedule_shape(view: ScheduleView, with_body: bool = True) -> ScheduleAnswer
         "start_ms": None if schedule.start_ms is None else str(schedule.start_ms),
         "end_ms": None if schedule.end_ms is None else str(schedule.end_ms),
         "state": view.state.value,
-        "coming": coming_shape(view.coming),
+        "coming": coming_shape(view.upcoming_runs),
         "sent_count": view.sent_count,
         "last_ms": str(view.last_ms) if view.last_ms else None,
         "passed_ms": str(view.passed_ms) if view.passed_ms else None,
-        "trouble": view.trouble,
+        "trouble": view.error,
     }
     return {**answer, **body_shape(schedule.body)} if with_body else answer
 
@@ -201,7 +201,7 @@ def coming_shape(coming: tuple[Occurrence, ...]) -> list[OccurrenceAnswer]:
 
 def following(schedule: Schedule, occurrence: Occurrence) -> tuple[Occurrence, ...]:
     """Return the run of a schedule after a given run, or nothing if there is none."""
-    return schedule.coming(schedule.next_after(occurrence.at_ms), 1)
+    return schedule.upcoming_runs(schedule.next_after(occurrence.at_ms), 1)
 
 
 class SchedulesApi:
@@ -223,8 +223,8 @@ class SchedulesApi:
         """Show a schedule and its next runs."""
         count = asked(ComingQuery, request).count
         view = self._get(name_of(request), min(count, SEARCHED_AT_ONCE))
-        coming = await self._coming(view.schedule, view.coming, count)
-        return JSONResponse(schedule_shape(replace(view, coming=coming)))
+        coming = await self._coming(view.schedule, view.upcoming_runs, count)
+        return JSONResponse(schedule_shape(replace(view, upcoming_runs=coming)))
 
     async def set(self, request: Request) -> JSONResponse:
         """Store a schedule."""

@@ -493,7 +493,7 @@ def timer_shape(timer: PendingTimer) -> TimerAnswer:
 def one_timer_shape(timer: PendingTimer) -> OneTimerAnswer:
     """Return a pending delayed message with its content in JSON form."""
     message = None if timer.message is None else content_shape(timer.message)
-    note = HELD if timer.is_held else waiting(timer.moved_because)
+    note = HELD if timer.is_held else waiting(timer.move_reason)
     return {**timer_shape(timer), "note": note, "message": message}
 
 

@@ -165,9 +165,9 @@ def tell_recovery(core: Broker, took_ms: int) -> None:
         log_end_offset=found.log_end_offset,
         took_ms=took_ms,
     )
-    for what in core.made_anew:
+    for what in core.rebuilt_files:
         log.warning("made anew from the log", what=what)
-    for what in core.unsound:
+    for what in core.startup_warnings:
         log.error("store file damaged, written anew", what=what)
 
 

@@ -101,9 +101,9 @@ class World:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.continue_retirement(effect.retirement, self.now_ms)
                 elif isinstance(effect, CheckBack):
-                    self.broker.transactions.check_asked(effect.transaction_id, True, self.now_ms)
+                    self.broker.transactions.complete_check_back(effect.transaction_id, True, self.now_ms)
             is_going_on = bool(effects) or not self.broker.is_quiet
             self.flush()
             if self.broker.is_checkpoint_due:
@@ -246,7 +246,7 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
         known.refused = error.detail
         return known
     broker = world.broker
-    known.told += broker.made_anew + broker.unsound
+    known.told += broker.rebuilt_files + broker.startup_warnings
     known.remade_count = len(known.told)
     known.readable = world.messages()
     world.go(0)

@@ -82,7 +82,7 @@ def _keep_house(broker: Broker, disk: RealDisk) -> None:
     for effect in broker.tick(now_ms()):
         if isinstance(effect, Retire):
             effect.retirement.run(disk)
-            broker.retired(effect.retirement, now_ms())
+            broker.continue_retirement(effect.retirement, now_ms())
     _flush(broker)
 
 

@@ -101,12 +101,12 @@ class Shell:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.transactions.check_asked(effect.transaction_id, True, self.now_ms)
+                self.broker.transactions.complete_check_back(effect.transaction_id, True, self.now_ms)
                 self.checks += 1
             elif isinstance(effect, Retire):
                 self.flush()
                 effect.retirement.run(self.disk)
-                self.broker.retired(effect.retirement, self.now_ms)
+                self.broker.continue_retirement(effect.retirement, self.now_ms)
                 self.retired += 1
 
     def _follow(self) -> None:

@@ -163,12 +163,12 @@ class Faults:
 
     def told_by(self, broker: Broker) -> str:
         """What was damaged, which the start must have told unless it is whole all the same; notes gaps."""
-        if self.damaged and not broker.unsound:
+        if self.damaged and not broker.startup_warnings:
             assert self._is_harmless, f"{self.damaged} was damaged, and nothing was told"
         self.gaps |= {one.first_offset for one in broker.damaged}
-        if any("consume queues" in what for what in broker.made_anew):
+        if any("consume queues" in what for what in broker.rebuilt_files):
             self.hit_queues.clear()
-        self._made_anew |= {kind for kind in _LATER for what in broker.made_anew if f" {kind}/" in what}
+        self._made_anew |= {kind for kind in _LATER for what in broker.rebuilt_files if f" {kind}/" in what}
         was, self.damaged = self.damaged, ""
         return was
 

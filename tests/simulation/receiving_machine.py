@@ -153,7 +153,7 @@ class Machine:
         """Whether a lease that has run out may stand: its message will be buried, but the disk is behind."""
         is_last = self.was_last(course, held) and not held.is_suspended
         standing = held.generation in self.broker.groups.leases._leases
-        return is_last and standing and self.broker.store.is_behind
+        return is_last and standing and self.broker.store.has_flush_backlog
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -374,7 +374,7 @@ class Machine:
         before, wanted = missed_counts(self.broker), {}
         for key, queue, committed_offset in self.broker.groups.committed_offsets():
             wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())
-        is_done = self.broker.retired(retirement, self.now_ms)
+        is_done = self.broker.continue_retirement(retirement, self.now_ms)
         expected: Counter[tuple[str, str]] = Counter()
         for (group, topic, _), (committed_offset, queue, done) in wanted.items():
             gone = set(range(committed_offset, queue.min_offset))

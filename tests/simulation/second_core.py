@@ -151,8 +151,8 @@ class SecondCore:
             last = part[-1]
             end_offset = last.record.physical_offset + last.record_bytes
             self._freeze_slowly(core)
-            core.take_in([*map(self._stored, part)], end_offset, self._world.now_ms)
-        core.take_in([], first.durable_offset, self._world.now_ms)
+            core.append_replicated([*map(self._stored, part)], end_offset, self._world.now_ms)
+        core.append_replicated([], first.durable_offset, self._world.now_ms)
 
     def _parts(self, records: Iterator[Found]) -> Iterator[list[Found]]:
         while part := list(islice(records, self._chance.randrange(1, 5))):
@@ -251,7 +251,7 @@ def differences(first: Any, second: Any) -> Any:
 
 def is_damaged(broker: Broker) -> bool:
     """Whether anything was found damaged, which a start sees to otherwise than a core that runs."""
-    return bool(broker.damage or broker.damaged or broker.unsound or broker.lost)
+    return bool(broker.damage or broker.damaged or broker.startup_warnings or broker.lost)
 
 
 def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:

@@ -512,11 +512,11 @@ class World:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.transactions.check_asked(
+                self.broker.transactions.complete_check_back(
                     effect.transaction_id, self.chance.random() < 0.5, self.now_ms
                 )
                 if self.chance.random() < 0.5:
-                    self.broker.transactions.producer_came(effect.topic, self.now_ms)
+                    self.broker.transactions.schedule_waiting_check_backs(effect.topic, self.now_ms)
             elif isinstance(effect, Retire):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):
@@ -538,7 +538,7 @@ class World:
                     return
                 self.retirements = []
                 while self.chance.random() < 0.8:
-                    if self.broker.retired(retirement, self.now_ms):
+                    if self.broker.continue_retirement(retirement, self.now_ms):
                         return
                     self.send()  # between queues that begin at the cut and others
                 self._reopen(None)

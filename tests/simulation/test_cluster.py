@@ -250,7 +250,7 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
 
 def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
     """The id of a timer or half is old, and sent again another message, as its leader's clock was behind."""
-    patch.setattr(Repeats, "may_be_misdated", lambda *_: False)
+    patch.setattr(Repeats, "may_have_wrong_times", lambda *_: False)
     clocks_are_hours_apart(patch)
 
 

@@ -104,7 +104,7 @@ class Bench:
                 if isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.continue_retirement(effect.retirement, self.now_ms)
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()

@@ -43,12 +43,12 @@ def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
 def test_a_core_that_applies_otherwise_is_found(
     fact: type, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_in = Broker.take_in
+    append_replicated = Broker.append_replicated
 
     def without_a_kind(self: Broker, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         self._appliers[fact] = lambda fact, stamp: None
-        take_in(self, encoded, end_offset, now_ms)
+        append_replicated(self, encoded, end_offset, now_ms)
 
-    monkeypatch.setattr(Broker, "take_in", without_a_kind)
+    monkeypatch.setattr(Broker, "append_replicated", without_a_kind)
     with pytest.raises(AssertionError, match=table):
         played(WORLDS["broker"], 4)

@@ -136,5 +136,5 @@ def test_a_check_by_hand_does_not_bring_the_next_one_forward() -> None:
     due_ms = bench.broker.half_views.get_half(half.transaction_id).next_check_ms
     bench.broker.transactions.check_now(half.transaction_id)
     for asked in (False, True):
-        bench.broker.transactions.check_asked(half.transaction_id, asked, NOW_MS)
+        bench.broker.transactions.complete_check_back(half.transaction_id, asked, NOW_MS)
         assert bench.broker.half_views.get_half(half.transaction_id).next_check_ms >= due_ms

@@ -164,7 +164,7 @@ class Machine:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CheckBack):
-                self.broker.transactions.check_asked(
+                self.broker.transactions.complete_check_back(
                     effect.transaction_id, False, self.now_ms
                 )  # and nobody comes
             elif isinstance(effect, Retire):
@@ -229,7 +229,7 @@ class Machine:
                     return
                 self.retirements = []
                 while self.chance.random() < 0.9:
-                    if self.broker.retired(retirement, self.now_ms):
+                    if self.broker.continue_retirement(retirement, self.now_ms):
                         return
                 self._reopen(None)
                 return

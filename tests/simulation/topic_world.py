@@ -464,7 +464,7 @@ class World:
             except OSError:
                 self.broker.abandon_retirement()
                 return
-            while not self.broker.retired(retirement, self.now_ms):
+            while not self.broker.continue_retirement(retirement, self.now_ms):
                 pass
             return
 

@@ -203,7 +203,7 @@ class TransactionWorld(World):
     def come(self) -> None:
         """A producer connects, or reads what waited for it: halves of its topic are asked about at once."""
         topic = self.chance.choice(TOPICS)
-        self.broker.transactions.producer_came(topic, self.now_ms)
+        self.broker.transactions.schedule_waiting_check_backs(topic, self.now_ms)
         self._wake(topic, limits.CHECKS_WOKEN_MAX)
 
     def _is_alone(self, one: Transaction, is_there: bool, due_ms: int) -> None:
@@ -256,7 +256,7 @@ class TransactionWorld(World):
         kind = self.chance.choice(["silent", "silent", "at once", "later", "before"])
         if kind == "before":
             self._end(one, how)
-        self.broker.transactions.check_asked(question.transaction_id, is_there, self.now_ms)
+        self.broker.transactions.complete_check_back(question.transaction_id, is_there, self.now_ms)
         if one.state is State.OPEN:
             self._is_alone(one, is_there, due_ms)
         if is_there and kind == "at once":
@@ -393,7 +393,7 @@ class TransactionWorld(World):
         super().compare()
         for topic in TOPICS:
             self._wake(topic, 0)
-            assert list(self.broker.transactions.unasked.of(topic)) == list(self.alone[topic])
+            assert list(self.broker.transactions.waiting_check_backs.of(topic)) == list(self.alone[topic])
         gauges = self.broker.gauges()
         waiting = {state: self.oracle.in_state(state) for state in (State.OPEN, State.EXPIRED)}
         assert (gauges.open_halves, gauges.expired_halves) == tuple(map(len, waiting.values()))

@@ -109,7 +109,7 @@ def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Sho
 def test_an_open_half_is_undecided_and_says_how_often_its_producer_was_asked(shop: Shop) -> None:
     half = shop.half("o1", "c", {"apple": 1})
     for _ in range(2):
-        shop.broker.transactions.check_asked(half.transaction_id, True, shop.now_ms)
+        shop.broker.transactions.complete_check_back(half.transaction_id, True, shop.now_ms)
         shop.flush()
     found = told(shop, "o1")
     assert [one.what for one in found.events] == ["half", "asked", "asked"]
@@ -122,7 +122,7 @@ def test_an_end_that_came_too_late_for_a_half_is_told_and_changes_nothing(shop: 
     policy = CheckBackPolicy(immunity_ms=0, interval_ms=1, count_max=1)
     shop.broker.transactions.set_check_back(ORDER_CREATED, policy, shop.now_ms)
     half = shop.half("o1", "c", {"apple": 1})
-    shop.broker.transactions.check_asked(half.transaction_id, True, shop.now_ms)
+    shop.broker.transactions.complete_check_back(half.transaction_id, True, shop.now_ms)
     shop.now_ms += 1_000
     shop.broker.tick(shop.now_ms)
     for how in Resolution:

@@ -150,7 +150,7 @@ class Teller:
         """Lift halves that are asked about, and end without a message."""
         halves = {"created": self._created(), "deadline": self._deadline(), "paid": self._change("paid")}
         self._lift(*(f"half {name}" for name in halves))
-        self._broker.transactions.check_asked(halves["created"][1], True, self._now_ms)
+        self._broker.transactions.complete_check_back(halves["created"][1], True, self._now_ms)
         self._lift("check")
         for name, half in halves.items():
             self._end(half, Resolution.ROLLBACK)

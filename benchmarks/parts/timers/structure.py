@@ -108,7 +108,7 @@ class Wheel:
         done = self._partitions.to_write(self._now_ms)
         done.write(self._disk, offsets_only)
         done.freeze()
-        done.tidy(self._disk)
+        done.delete_unused(self._disk)
         self._partitions.written(done)
 
 

@@ -89,7 +89,7 @@ def checks(root: str, count: str) -> dict[str, Any]:
     while asked < int(count):
         for effect in one.broker.tick(one.now_ms):
             if isinstance(effect, CheckBack):
-                one.broker.transactions.check_asked(effect.transaction_id, True, one.now_ms)
+                one.broker.transactions.complete_check_back(effect.transaction_id, True, one.now_ms)
                 asked += 1
         one.flush()
     took = time.monotonic() - began

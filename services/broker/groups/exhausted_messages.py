@@ -71,7 +71,7 @@ class ExhaustedMessages:
 
     def has_more(self) -> bool:
         """Return whether any queued messages can be moved to the dead letters now."""
-        return bool(self._last_leases or self._used_up) and not self._store.is_behind
+        return bool(self._last_leases or self._used_up) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
         """Queue the message of a failed lease if the attempt was the last one.
@@ -124,7 +124,7 @@ class ExhaustedMessages:
     @property
     def _has_budget(self) -> bool:
         """Whether more messages may be moved within the limits of the current tick."""
-        return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
+        return not self._store.has_flush_backlog and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _move_leased(self, generation: int, now_ms: int) -> str | None:
         """End a lease and move its message, unless the lease has since been ended or renewed.

@@ -41,11 +41,11 @@ class GroupViews:
         topics: Topics,
         groups: Groups,
         reading: MessageReader,
-        burying: ExhaustedMessages,
+        exhausted_messages: ExhaustedMessages,
         lite_subscriptions: LiteSubscriptions,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._burying = reading, burying
+        self._reading, self._exhausted_messages = reading, exhausted_messages
         self._lite_subscriptions = lite_subscriptions
 
     def view_all(self) -> list[GroupView]:
@@ -118,7 +118,7 @@ class GroupViews:
         check_group_name(name)
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
-        self._burying.find_exhausted(now_ms, name)
+        self._exhausted_messages.find_exhausted(now_ms, name)
         self._lite_subscriptions.mark_all_ready(name)
         return durable_at
 

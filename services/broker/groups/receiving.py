@@ -85,7 +85,7 @@ class Receiving:
         lite: LiteReceiving,
         reading: MessageReader,
         dead_letters: DeadLetters,
-        burying: ExhaustedMessages,
+        exhausted_messages: ExhaustedMessages,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -95,7 +95,7 @@ class Receiving:
         self._leasing = leasing
         self._lite = lite
         self._reading = reading
-        self._dead_letters, self._burying = dead_letters, burying
+        self._dead_letters, self._exhausted_messages = dead_letters, exhausted_messages
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
@@ -227,7 +227,7 @@ class Receiving:
         now_ms: int,
     ) -> tuple[str, int]:
         """Replace a lease. If the last attempt has failed, the new lease ends immediately."""
-        if is_failed and self._burying.is_last_attempt(key, held):
+        if is_failed and self._exhausted_messages.is_last_attempt(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
             leased_ms=now_ms,
@@ -328,7 +328,7 @@ class Receiving:
         assert found is not None, "a lease that does not stand runs out"
         key, lease = found
         failure = failure_of(lease, now_ms)
-        if failure is None or not self._burying.queue_if_last(key, lease):
+        if failure is None or not self._exhausted_messages.queue_if_last(key, lease):
             self._end_unanswered(key, lease, failure, now_ms)
         return key.topic
 
@@ -346,7 +346,7 @@ class Receiving:
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
-        self._burying.find_exhausted(now_ms)
+        self._exhausted_messages.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
         """Record the leases extended by the current takeover, so that the next takeover skips them."""
@@ -365,7 +365,7 @@ class Receiving:
 
     def _end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         self._groups.end_unanswered(key, lease, failure, now_ms)
-        self._burying.queue_if_exhausted(key, lease.queue_offset)
+        self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """End the leases of a receive that is retried because its response was lost in a restart."""

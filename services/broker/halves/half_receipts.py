@@ -21,9 +21,9 @@ from services.broker.spine.values import SendReceipt
 from services.broker.timers import recall
 from txn import half
 
-AT_ONCE: Final = -1
+NO_DUE_TIME: Final = -1
 """The value that is stored in place of the due time if a half message has no due time."""
-_BETWEEN: Final = "\x00"
+_SEPARATOR: Final = "\x00"
 """The separator between the topic and the message id in a key, which cannot occur in a message id."""
 
 Row = tuple[int, ...]
@@ -42,7 +42,7 @@ class HalfReceipts:
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
         """Return the receipt of a half message if it was stored within `dedupe_ms`, or None otherwise."""
-        row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
+        row = self._rows.get(f"{topic}{_SEPARATOR}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
@@ -51,7 +51,7 @@ class HalfReceipts:
         """Return the receipt of the half message described by a row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
-        if due_ms != AT_ONCE:
+        if due_ms != NO_DUE_TIME:
             handle = recall.encode(topic, due_ms, message_id, self._settings.broker_name)
         transaction_id = half.transaction_id_of(offset, id_crc)
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
@@ -75,7 +75,7 @@ class HalfReceipts:
 
     def freeze(self) -> Any:
         """Return all rows for inclusion in a snapshot."""
-        return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
+        return self._rows.freeze(lambda key, row: (*key.split(_SEPARATOR, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
         """Restore the rows from a snapshot."""
@@ -84,11 +84,11 @@ class HalfReceipts:
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
         """Add a row as the newest row, replacing any existing row with the same key."""
-        key = f"{topic}{_BETWEEN}{message_id}"
+        key = f"{topic}{_SEPARATOR}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
     """Return the table row for a half message."""
-    return store_ms, offset, queue_offset, AT_ONCE if fact.due_ms is None else fact.due_ms
+    return store_ms, offset, queue_offset, NO_DUE_TIME if fact.due_ms is None else fact.due_ms

@@ -17,9 +17,9 @@ To reduce the cost, `send` and `_commit` append half messages and commits withou
 
 Weak spots: if the committed record of a half message has been destroyed by damage to the log, the half
 message is considered to be rolled back. Each open half message has either a timer (`Purpose.CHECK`), an entry
-in `unasked` or `_to_read`, or a check-back in progress. If a caller begins a check-back and does not call
-`check_asked` to complete it, no further check-backs are made for the half message until the broker is
-restarted.
+in `waiting_check_backs` or `_to_read`, or a check-back in progress. If a caller begins a check-back and does
+not call `complete_check_back` to complete it, no further check-backs are made for the half message until the
+broker is restarted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Transactions:
         }
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
-        self.unasked = Unasked()
+        self.waiting_check_backs = Unasked()
         """Open half messages with a due check-back for which no producer is available."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
@@ -117,14 +117,14 @@ class Transactions:
                 self.receipts.add_half(fact.topic, fact.message_id, row)
             case HalfEnded():
                 self._scheduler.cancel(Purpose.CHECK, fact.half_offset)
-                if len(self.unasked) and (waiting := self.outcomes.waiting(fact.half_offset)):
-                    self.unasked.discard(waiting.topic, fact.half_offset)
+                if len(self.waiting_check_backs) and (waiting := self.outcomes.waiting(fact.half_offset)):
+                    self.waiting_check_backs.discard(waiting.topic, fact.half_offset)
                 outcome = half.state_after(fact)
                 self.outcomes.end(fact.half_offset, outcome, stamp.store_ms, stamp.offset)
             case HalfAsked():
                 self._count_check(fact, stamp)
             case HalfEndedLate():
-                self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
+                self.outcomes.record_late_request(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
         """Open half messages that have become durable, and schedule their first check-backs.
@@ -253,7 +253,7 @@ class Transactions:
 
     def has_halves_to_read(self) -> bool:
         """Return whether `read_due` has half messages to process and may append records."""
-        return bool(self._to_read) and not self._store.is_behind
+        return bool(self._to_read) and not self._store.has_flush_backlog
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
         """Expire half messages that have no check-backs left, and return check-backs for the others.
@@ -328,7 +328,7 @@ class Transactions:
             return None
         return properties.to_message(record)
 
-    def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
+    def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back by counting it and scheduling the next check-back if a producer was asked.
 
         If no producer was asked, a check-back that is due is postponed until a producer is available. If no
@@ -346,19 +346,19 @@ class Transactions:
             self._schedule_unasked(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
             self._scheduler.cancel(Purpose.CHECK, offset)  # The timer exists after a manual check-back.
-            self.unasked.add(waiting.topic, offset)
-        elif not self.unasked.holds(waiting.topic, offset):
-            # This was a manual check-back before the due time. Half messages in `unasked` must not have a
-            # timer, even after a clock step.
+            self.waiting_check_backs.add(waiting.topic, offset)
+        elif not self.waiting_check_backs.holds(waiting.topic, offset):
+            # This was a manual check-back before the due time. Half messages in `waiting_check_backs` must
+            # not have a timer, even after a clock step.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
-    def producer_came(self, topic: str, now_ms: int) -> None:
+    def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
         """Schedule up to `CHECKS_WOKEN_MAX` check-backs of a topic that are waiting for a producer."""
         self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_unasked_ms(self) -> int | None:
         """Return the earliest due time of a check-back that is waiting for a producer, or None."""
-        oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
+        oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
@@ -368,10 +368,10 @@ class Transactions:
         Raise `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
-        for offset in self.unasked.of(topic):
+        for offset in self.waiting_check_backs.of(topic):
             waiting = self.outcomes.waiting(offset)
             if waiting is not None and self.policy(topic).is_exhausted(waiting.check_count):
-                self.unasked.discard(topic, offset)
+                self.waiting_check_backs.discard(topic, offset)
                 self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
         return changed
 
@@ -476,12 +476,12 @@ class Transactions:
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
-            self.unasked.discard(waiting.topic, fact.half_offset)
+            self.waiting_check_backs.discard(waiting.topic, fact.half_offset)
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
         """Schedule up to `count_max` check-backs that are waiting for a producer of a topic."""
-        for offset in self.unasked.take(topic, count_max):
+        for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read_half(self, half_offset: int) -> Record | None:

@@ -59,10 +59,10 @@ def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
         low_ms, width_ms = max(after_ms, until_ms - width_ms), width_ms * 2
-    held = [*islice(schedule.recurrence.between(low_ms, until_ms), _BURST * count_max + 1)]
+    held = [*islice(schedule.recurrence.between(low_ms, until_ms), _ENUMERATED_MAX * count_max + 1)]
     if len(held) <= count_max:
         return low_ms
-    if len(held) <= _BURST * count_max:
+    if len(held) <= _ENUMERATED_MAX * count_max:
         return held[-count_max] - 1
     return _bisect_window(schedule, low_ms, until_ms)
 
@@ -83,7 +83,7 @@ def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
-_BURST: Final = 8
+_ENUMERATED_MAX: Final = 8
 """The maximum number of runs in a window that are enumerated, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]

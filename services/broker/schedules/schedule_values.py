@@ -85,7 +85,7 @@ class Schedule:
         next_ms = self.recurrence.next_after(from_ms)
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
-    def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
+    def upcoming_runs(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
         """Return up to `count` consecutive occurrences, starting with the occurrence at `at_ms`."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
@@ -128,17 +128,17 @@ class ScheduleView:
     """A schedule with its state and progress.
 
     `last_ms` is the time of the last run that was sent. `passed_ms` is the time up to which missed runs were
-    dropped, or 0 if no runs were dropped. `trouble` is the error that was raised when a run was computed or
+    dropped, or 0 if no runs were dropped. `error` is the error that was raised when a run was computed or
     sent.
     """
 
     schedule: Schedule
     state: ScheduleState
-    coming: tuple[Occurrence, ...]
+    upcoming_runs: tuple[Occurrence, ...]
     sent_count: int
     last_ms: int
     passed_ms: int
-    trouble: str
+    error: str
     durable_at: int
 
 

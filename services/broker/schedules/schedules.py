@@ -123,7 +123,7 @@ class Schedules:
         self._settings = settings
         self._by_name: dict[str, _ScheduleProgress] = {}
         self._by_number: dict[int, _ScheduleProgress] = {}
-        self._spent_ms: dict[str, int] = {}
+        self._deleted_cursors_ms: dict[str, int] = {}
         self._frozen: DeferredRows[str, _ScheduleProgress] = NOTHING
         self._last_number = 0
         self._body_bytes = 0
@@ -239,11 +239,11 @@ class Schedules:
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
         )
-        return {"running": self._frozen, "spent_ms": self._spent_ms.copy()}
+        return {"running": self._frozen, "spent_ms": self._deleted_cursors_ms.copy()}
 
     def thaw(self, frozen: Any) -> None:
         """Restore the schedules and cursors from a snapshot."""
-        self._spent_ms = dict(frozen["spent_ms"])
+        self._deleted_cursors_ms = dict(frozen["spent_ms"])
         for one in frozen["running"]:
             self._add_schedule(
                 thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
@@ -253,7 +253,7 @@ class Schedules:
 
     def _from_ms(self, schedule: Schedule, now_ms: int) -> int:
         known = self._by_name.get(schedule.name)
-        before_ms = known.cursor_ms if known else self._spent_ms.get(schedule.name, 0)
+        before_ms = known.cursor_ms if known else self._deleted_cursors_ms.get(schedule.name, 0)
         return max(before_ms, now_ms)
 
     def _check_room(self, schedule: Schedule, known: _ScheduleProgress | None) -> None:
@@ -323,15 +323,15 @@ class Schedules:
 
     def _forget_spent(self, store_ms: int) -> None:
         """Remove the expired cursors of deleted schedules, starting with the oldest."""
-        while self._spent_ms:
-            name, cursor_ms = next(iter(self._spent_ms.items()))
+        while self._deleted_cursors_ms:
+            name, cursor_ms = next(iter(self._deleted_cursors_ms.items()))
             if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
                 return
-            del self._spent_ms[name]
+            del self._deleted_cursors_ms[name]
 
     def _set(self, schedule: Schedule, after_ms: int) -> None:
         known = self._by_name.get(schedule.name)
-        self._spent_ms.pop(schedule.name, None)
+        self._deleted_cursors_ms.pop(schedule.name, None)
         if known is None:
             self._add_schedule(schedule, cursor_ms=after_ms)
             return
@@ -348,9 +348,9 @@ class Schedules:
         assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
         assert self._body_bytes >= 0, "more bodies were let go than kept"
         self._scheduler.cancel(Purpose.SCHEDULE, one.number)
-        self._spent_ms[one.schedule.name] = one.cursor_ms
-        if len(self._spent_ms) > self._store.applied.spent_schedules_max:
-            del self._spent_ms[next(iter(self._spent_ms))]
+        self._deleted_cursors_ms[one.schedule.name] = one.cursor_ms
+        if len(self._deleted_cursors_ms) > self._store.applied.spent_schedules_max:
+            del self._deleted_cursors_ms[next(iter(self._deleted_cursors_ms))]
 
     def _pause_timer(self, one: _ScheduleProgress) -> None:
         one.is_paused = True
@@ -415,11 +415,11 @@ class Schedules:
         return ScheduleView(
             schedule=one.schedule,
             state=state,
-            coming=one.schedule.coming(next_ms, count) if is_coming else (),
+            upcoming_runs=one.schedule.upcoming_runs(next_ms, count) if is_coming else (),
             sent_count=one.sent_count,
             last_ms=one.last_ms,
             passed_ms=one.passed_ms,
-            trouble=one.unreadable or one.trouble,
+            error=one.unreadable or one.trouble,
             durable_at=one.durable_at,
         )
 
@@ -435,7 +435,7 @@ def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ..
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
     check_window(schedule, now_ms, from_ms)
-    return schedule.coming(schedule.next_after(from_ms), count)
+    return schedule.upcoming_runs(schedule.next_after(from_ms), count)
 
 
 _PROGRESS: Final = "cursor_ms", "is_paused", "sent_count", "last_ms", "passed_ms", "trouble"

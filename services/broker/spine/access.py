@@ -83,15 +83,15 @@ class Access:
         """Return all users, sorted by name."""
         return [self._users[name] for name in sorted(self._users)]
 
-    def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
-        """Store a new user, or replace the secret of an existing user if `renews` is true.
+    def add_user(self, name: str, sealed: str, replaces_secret: bool, now_ms: int) -> int:
+        """Store a new user, or replace the secret of an existing user if `replaces_secret` is true.
 
         Return the offset that must be durable before the response is sent. Raise `UserExists` if a new user
         has the name of an existing user, `UserNotFound` if the user to be changed does not exist, or
         `ClientMistake` if the name is illegal or the maximum number of users has been reached.
         """
         check_user_name(name)
-        if renews:
+        if replaces_secret:
             self.check_user_exists(name)
         elif name in self._users:
             raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")

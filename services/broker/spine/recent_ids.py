@@ -20,7 +20,7 @@ Rules
    buckets, the process begins to initialize the memory of the next table in small pieces. When the table is
    doubled, the hash bit by which a bucket is split is taken from the tags in the slots. The size of the table
    is never reduced.
-3. If all four slots in the bucket of an id are live, the id is stored in the dictionary `_spilled`, which is
+3. If all four slots in the bucket of an id are live, the id is stored in the dictionary `_overflow`, which is
    keyed by hash and contains at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are dropped,
    and `is_incomplete` is true until `since` is above the offsets of the dropped ids. Lookups must also read
    the key index as long as `is_incomplete` is true.
@@ -35,7 +35,7 @@ inserted into the table individually, an insertion took 0.5 to 0.9 us. With an i
 send took 0.4 us longer, because the probes caused processor cache misses. At a rate of 1,000 messages per
 second, the table requires 2 MiB for the ids of 40 s. At a rate of 16,000 messages per second, the largest
 table is one third full, and 0.5 % of the ids are spilled. At startup, it takes 0.15 s to load 500,000 ids
-from 10 million index entries. Weak spots: at a rate of 43,000 messages per second, `_spilled` is full (60
+from 10 million index entries. Weak spots: at a rate of 43,000 messages per second, `_overflow` is full (60
 MiB) after 40 s, and the key index must be read for each probe that finds no match. When the table is doubled
 to its maximum size, the event loop is blocked for about 8 ms. Slots can represent log offsets of up to 1 TiB
 above the origin. For this reason, `expire_before` adjusts all slots each time 512 GiB have been written,
@@ -62,7 +62,7 @@ _TAG_BITS: Final = 24
 _TAG_MASK: Final = (1 << _TAG_BITS) - 1
 _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
-_AHEAD_AT_ONCE: Final = 32_768
+_SLOTS_INITIALIZED_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
 """The value of a used slot that is dead for every value of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
@@ -93,8 +93,8 @@ class RecentIds:
 
         The ids are added to the table by `flush_newest`.
         """
-        self._spilled: dict[int, list[int]] = {}
-        self._spilled_count = 0
+        self._overflow: dict[int, list[int]] = {}
+        self._overflow_count = 0
         self._incomplete_below = 0
         self.is_incomplete = False
         """Whether recent ids may be missing from the table, so that the key index must be read as well."""
@@ -104,7 +104,7 @@ class RecentIds:
         # `_slot_shift` and `_slot_mask` are used to extract the number of the first slot of a bucket from a
         # hash.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
-        self._ahead, self._made_ahead = array[:0], 0
+        self._next_table, self._initialized_slots = array[:0], 0
         """The array for the next table, and the number of slots in it that have been initialized."""
 
     @property
@@ -113,9 +113,9 @@ class RecentIds:
         return self._origin + (self._since >> _TAG_BITS)
 
     @property
-    def spilled_count(self) -> int:
-        """The number of ids in `_spilled`, which contains the ids whose buckets were full."""
-        return self._spilled_count
+    def overflow_count(self) -> int:
+        """The number of ids in `_overflow`, which contains the ids whose buckets were full."""
+        return self._overflow_count
 
     def mark_incomplete_below(self, offset: int) -> None:
         """Record that the ids of records below a log offset may be missing from the table."""
@@ -136,7 +136,7 @@ class RecentIds:
             or slots[at + 1] & _TAG_MASK == tag
             or slots[at + 2] & _TAG_MASK == tag
             or slots[at + 3] & _TAG_MASK == tag
-            or id_hash in self._spilled
+            or id_hash in self._overflow
             or self.is_incomplete
         )
 
@@ -153,7 +153,7 @@ class RecentIds:
         at = id_hash >> self._slot_shift & self._slot_mask
         slots = self._slots[at : at + SLOTS_PER_BUCKET].tolist()
         found = [origin + (one >> _TAG_BITS) for one in slots if one & _TAG_MASK == tag and one >= since]
-        found += self._spilled.get(id_hash, ())
+        found += self._overflow.get(id_hash, ())
         if id_digest in self.newest:
             found.append(self.newest[id_digest])
         return sorted((one for one in found if one >= self.since_offset), reverse=True)
@@ -174,14 +174,14 @@ class RecentIds:
         """Mark all ids below a log offset as dead."""
         assert since_offset >= self.since_offset, "ids that are dead cannot live again"
         self._since = (since_offset - self._origin) << _TAG_BITS
-        if self._spilled:
+        if self._overflow:
             kept = {
                 id_hash: live
-                for id_hash, offsets in self._spilled.items()
+                for id_hash, offsets in self._overflow.items()
                 if (live := [one for one in offsets if one >= since_offset])
             }
-            self._spilled, self._spilled_count = kept, sum(map(len, kept.values()))
-        self._count = self._spilled_count + int(np.count_nonzero(self._array >= np.uint64(self._since)))
+            self._overflow, self._overflow_count = kept, sum(map(len, kept.values()))
+        self._count = self._overflow_count + int(np.count_nonzero(self._array >= np.uint64(self._since)))
         self.is_incomplete = self._incomplete_below > since_offset
         if since_offset - self._origin > _SHIFT_ABOVE:
             self._move_origin(since_offset)
@@ -200,9 +200,9 @@ class RecentIds:
         """
         count, array = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
         since, upper_bit = np.uint64(self._since), np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)
-        while self._made_ahead < len(array) * 2 * SLOTS_PER_BUCKET:
+        while self._initialized_slots < len(array) * 2 * SLOTS_PER_BUCKET:
             self._prepare_next_table()
-        new = self._ahead.reshape(-1, SLOTS_PER_BUCKET)
+        new = self._next_table.reshape(-1, SLOTS_PER_BUCKET)
         for first in range(0, count, _SPLIT_AT_ONCE):
             old = array[first : first + _SPLIT_AT_ONCE]
             is_live, is_upper = old >= since, (old & upper_bit) != 0
@@ -213,24 +213,24 @@ class RecentIds:
                 part = np.where(is_its, old, is_used[:, np.newaxis].astype(np.uint64) * np.uint64(_DEAD))
                 new[begin : begin + len(old)] = part
         self._bits += 1
-        self._use(self._ahead)
+        self._use(self._next_table)
 
     def _prepare_next_table(self) -> None:
         """Initialize a piece of the next table, because initializing all 16 MiB at once takes 30 ms."""
-        if not self._made_ahead:
-            self._ahead = np.empty(2 * len(self._array), np.uint64)
-        end = self._made_ahead + max(_AHEAD_AT_ONCE, len(self._ahead) // 16)
-        self._ahead[self._made_ahead : end] = 0
-        self._made_ahead = min(end, len(self._ahead))
+        if not self._initialized_slots:
+            self._next_table = np.empty(2 * len(self._array), np.uint64)
+        end = self._initialized_slots + max(_SLOTS_INITIALIZED_AT_ONCE, len(self._next_table) // 16)
+        self._next_table[self._initialized_slots : end] = 0
+        self._initialized_slots = min(end, len(self._next_table))
 
     def _insert(self, hashes: Hashes, offsets: Integers) -> None:
-        """Insert ids into dead slots of their buckets, or into `_spilled` if the bucket of an id is full."""
+        """Insert ids into dead slots of their buckets, or into `_overflow` if the bucket of an id is full."""
         self._count += len(hashes)
         if 1 << self._bits < 2 * self._count and self._bits < BUCKET_BITS_MAX:
             self._prepare_next_table()
         if self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
-            spilled = [(one, offset) for one, offsets in self._spilled.items() for offset in offsets]
-            self._spilled, self._spilled_count = {}, 0
+            spilled = [(one, offset) for one, offsets in self._overflow.items() for offset in offsets]
+            self._overflow, self._overflow_count = {}, 0
             while self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
                 self._double_table()
             hashes = np.append(np.array([one for one, _ in spilled], np.uint64), hashes)
@@ -249,17 +249,17 @@ class RecentIds:
                 np.copyto(slots, slot, where=self._array[slot] < np.uint64(self._since))
             fits = slots >= 0
             if not fits.all():
-                self._spill_ids(hashes[left[~fits]], offsets[left[~fits]])
+                self._add_to_overflow(hashes[left[~fits]], offsets[left[~fits]])
                 left, slots = left[fits], slots[fits]
             self._array[slots] = new[left]
             left = left[self._array[slots] != new[left]]
 
-    def _spill_ids(self, hashes: Hashes, offsets: Integers) -> None:
-        """Add ids to `_spilled`. Beyond the limit, only ids that are not durable yet are added."""
-        room = RECENT_IDS_SPILLED_MAX - self._spilled_count
+    def _add_to_overflow(self, hashes: Hashes, offsets: Integers) -> None:
+        """Add ids to `_overflow`. Beyond the limit, only ids that are not durable yet are added."""
+        room = RECENT_IDS_SPILLED_MAX - self._overflow_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):
-            self._spilled.setdefault(id_hash, []).append(offset)
-        self._spilled_count += int(np.count_nonzero(is_kept))
+            self._overflow.setdefault(id_hash, []).append(offset)
+        self._overflow_count += int(np.count_nonzero(is_kept))
         if not is_kept.all():
             self.mark_incomplete_below(int(offsets[~is_kept].max()) + 1)

@@ -10,10 +10,12 @@ Rules
 1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
    message. Properties with an empty value are never stored (`properties.encode_message`), and are therefore
    equal to absent properties.
-2. Properties that the broker adds to a sent message (BROKERS_OWN), such as those of timers, half messages,
+2. Properties that the broker adds to a sent message (BROKER_PROPERTIES), such as those of timers, half
+messages,
    moves, and schedules, are removed from the record before the comparison. Clients cannot set these
    properties, because `validation` rejects them.
-3. Properties that clients set anew for each attempt to send (OF_EACH_TRY) are removed from both sides. These
+3. Properties that clients set anew for each attempt to send (PER_ATTEMPT_PROPERTIES) are removed from both
+sides. These
    properties are trace contexts and the end of a time span that starts when the attempt arrives. Birth times
    and delivery times, which also differ between attempts, are ignored.
 4. Records that the broker derives from a message are not considered to be attempts to send the message
@@ -33,7 +35,7 @@ from commitlog.record import COMPRESSED, TYPE_NORMAL, Record
 from services.broker.spine import verb_properties
 from tidewheel import property_names
 
-OF_EACH_TRY: Final = frozenset(
+PER_ATTEMPT_PROPERTIES: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
 """The properties that may differ between attempts to send, including two properties of W3C Trace Context."""
@@ -49,7 +51,7 @@ _CONTENT: Final = frozenset(
     }
 )
 _ID: Final = property_names.MESSAGE_ID.encode()
-BROKERS_OWN: Final = frozenset(
+BROKER_PROPERTIES: Final = frozenset(
     one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
 """The names of the properties that can be written only by the broker."""
@@ -72,7 +74,9 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
     written = found.properties
     if (properties.value_of(written, property_names.REAL_TOPIC) or found.topic) != message.topic:
         return False
-    return written == stored or _content(written, BROKERS_OWN | OF_EACH_TRY) == _content(stored, OF_EACH_TRY)
+    return written == stored or _content(written, BROKER_PROPERTIES | PER_ATTEMPT_PROPERTIES) == _content(
+        stored, PER_ATTEMPT_PROPERTIES
+    )
 
 
 def is_sent(record: Record) -> bool:

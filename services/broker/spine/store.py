@@ -7,7 +7,7 @@
    the changed state before the flush. Store times never decrease, even if the clock is set back.
 2. The `apply` methods of the parts depend only on a fact and its stamp, and not on a clock, a setting, or the
    disk. For this reason, recovery and followers build the same tables from the same records. Recovery and
-   followers must call `prepare_queue` for each record before `apply` (`Broker.take_in`).
+   followers must call `prepare_queue` for each record before `apply` (`Broker.append_replicated`).
 3. `flushed` returns the records that have become durable, in log order. The broker then publishes these
    records to the queues, the key index, the timers, and the receivers.
 
@@ -56,7 +56,7 @@ from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
-_OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
+_OFFSET_FACT_TYPES: Final = frozenset((*get_args(OfGroup), LogCut))
 """The facts that change group offsets, which are appended only after the groups' open records."""
 _new: Final = tuple.__new__
 """A function that creates a named tuple in a third of the time that the constructor takes."""
@@ -199,7 +199,7 @@ class Store:
         self.damage.report(Damaged("index", "", what), "index")
 
     @property
-    def is_behind(self) -> bool:
+    def has_flush_backlog(self) -> bool:
         """Whether the number of unflushed bytes exceeds the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
@@ -220,7 +220,7 @@ class Store:
 
     def _encode(self, new: Record, store_ms: int) -> Appended:
         facts = facts_of(new)
-        if not _OF_OFFSETS.isdisjoint(map(type, facts)):
+        if not _OFFSET_FACT_TYPES.isdisjoint(map(type, facts)):
             self.close_open_records()
             store_ms = max(store_ms, self.last_store_ms)
         return self._append_record(new, store_ms, facts)
@@ -299,8 +299,8 @@ class Store:
 
     def reserve_offsets(self, run: TimersDelivered) -> None:
         """Update the next queue offsets after a batch of timer deliveries."""
-        codes, places, begins = run.copies.group_by_queue()
-        lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
+        codes, positions, begins = run.copies.group_by_queue()
+        lasts = run.queue_offsets[positions[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
             self.reserve_offset(*run.copies.queues[code], last)
 
@@ -415,10 +415,10 @@ class Store:
             self.keys.spill(self.log.first_offset)
 
     def _next_offsets_for(self, copies: EncodedBatch) -> Integers:
-        codes, places, begins = copies.group_by_queue()
+        codes, positions, begins = copies.group_by_queue()
         firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
         offsets = np.empty(len(copies), np.int64)
-        offsets[places] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))
+        offsets[positions] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))
         return offsets
 
 

@@ -140,7 +140,7 @@ class PendingTimer:
     tag: str = ""
     stored_ms: int = 0
     message: Message | None = None
-    moved_because: str | None = None
+    move_reason: str | None = None
     """The reason given for the last move, empty if no reason was given, or None without a move."""
     is_held: bool = False
     """Whether the timer was due while its topic was held, and waits for the release."""
@@ -338,7 +338,7 @@ class Notify(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A request to check back with a producer about a half message, and to call `check_asked` afterwards.
+    """A request for a check-back about a half message, followed by a call of `complete_check_back`.
 
     `half_offset` is the log offset of the half message. The content of the half message should be read with
     `transactions.message` only if a producer is connected.
@@ -358,7 +358,7 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """A request to run a step of a segment deletion in a worker, and to call `retired` afterwards.
+    """A request to run a step of a segment deletion in a worker and then call `continue_retirement`.
 
     The step must not run before the log is durable up to the `durable_at` of the retirement.
     """

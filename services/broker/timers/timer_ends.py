@@ -113,10 +113,10 @@ class EndsToWrite:
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
-    def tidy(self, disk: Disk) -> None:
+    def delete_unused(self, disk: Disk) -> None:
         """Delete the files that are no longer needed."""
-        self.names.tidy(disk)
-        self.ends.tidy(disk)
+        self.names.delete_unused(disk)
+        self.ends.delete_unused(disk)
 
 
 class TimerEnds:

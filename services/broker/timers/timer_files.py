@@ -59,11 +59,11 @@ class TimersToWrite:
             "queues": self.queues.freeze(),
         }
 
-    def tidy(self, disk: Disk) -> None:
+    def delete_unused(self, disk: Disk) -> None:
         """Delete the files that are listed neither in the new snapshot nor in the previous snapshot.
 
         Files that cover a time in doubt, or that are being read by a repair, are kept.
         """
-        self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
+        self.partitions.delete_unused(disk, [*self.doubt.spans, *self.doubt.now()])
         if not self.doubt.is_rescuing:  # A repair reads the runs that existed when it began.
-            self.ends.tidy(disk)
+            self.ends.delete_unused(disk)

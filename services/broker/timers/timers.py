@@ -75,7 +75,7 @@ from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 from timingwheel.wheel import Wheel
 
-_NOWHERE: Final = 1 << 62
+_NO_OFFSET: Final = 1 << 62
 
 
 class TimerInDoubt(NamedTuple):
@@ -138,7 +138,7 @@ class Timers:
 
     def is_waiting_for_disk(self) -> bool:
         """Return whether delivery is waiting for the disk to catch up."""
-        return self._store.is_behind
+        return self._store.has_flush_backlog
 
     # Methods for setting timers.
 
@@ -652,7 +652,7 @@ def pending_timer(timer: Record) -> PendingTimer:
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,
-        moved_because=None if is_held else timer_records.move_reason(properties.of_record(timer)),
+        move_reason=None if is_held else timer_records.move_reason(properties.of_record(timer)),
         is_held=is_held,
     )
 
@@ -733,7 +733,7 @@ class UnarmedTimers:
     @property
     def first_offset(self) -> int:
         """The lowest offset of all unarmed timers, or a value above all offsets if no timer is unarmed."""
-        return next(iter(self._records), _NOWHERE)
+        return next(iter(self._records), _NO_OFFSET)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records

@@ -50,7 +50,7 @@ def checkpoint(index: KeyIndex, disk: MemoryDisk, first_offset: int = 0) -> obje
     to_write = index.to_write(first_offset)
     to_write.write(disk)
     frozen = to_write.freeze()
-    to_write.tidy(disk)
+    to_write.delete_unused(disk)
     index.written(to_write)
     return frozen
 

@@ -108,7 +108,7 @@ class World:
     def checkpoint(self) -> None:
         done = self._written()
         self._name(done)
-        done.tidy(self.disk)
+        done.delete_unused(self.disk)
         self._told(self.index.written, done)
         self.flipped = {one for one in self.flipped if self.disk.size(one[0]) >= 0}
 

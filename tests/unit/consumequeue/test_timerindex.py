@@ -43,7 +43,7 @@ def checkpoint(index: FactIndex, disk: MemoryDisk, now_ms: int = 0) -> object:
     done = index.to_write(now_ms)
     done.write(disk)
     frozen = done.freeze()
-    done.tidy(disk)
+    done.delete_unused(disk)
     index.written(done)
     return frozen
 

@@ -104,7 +104,7 @@ class Caller:
             return
         assert not done.unreadable
         self.snapshot = done.freeze(), self._logged_count
-        done.tidy(self.disk)
+        done.delete_unused(self.disk)
         self.partitions.written(done)
 
     def crash(self, choose: Callable[[int], int] = lambda length: length // 2) -> None:

@@ -312,7 +312,7 @@ def test_a_split_copies_no_damaged_record() -> None:
         caller.read()
         checkpoint = caller.partitions.to_write(caller.now_ms)
         checkpoint.write(caller.disk, fetch)
-        checkpoint.tidy(caller.disk)
+        checkpoint.delete_unused(caller.disk)
         unreadable += checkpoint.unreadable
         caller.partitions.written(checkpoint)
     assert path.removeprefix("timers/") not in caller.disk.list("timers"), "it was split"

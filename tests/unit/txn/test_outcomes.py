@@ -22,7 +22,7 @@ def filled() -> Outcomes:
     for number in range(0, COUNT, 3):
         outcomes.end(number * 100, State.EXPIRED, 9_000, 500_000 + number)
         outcomes.end(number * 100 + 100, State.COMMITTED, 9_000, 600_000 + number)
-    outcomes.came_late(0, "COMMIT", 9_500)
+    outcomes.record_late_request(0, "COMMIT", 9_500)
     outcomes.asked(200, 1, 20_000)
     return outcomes
 
@@ -72,7 +72,7 @@ def test_the_first_late_ends_of_what_expired_are_noted_and_no_others() -> None:
     for half_offset in (0, 100, 200, 7):
         for number in range(LATE_ENDS_MAX + 2):
             if outcomes.takes_late(half_offset):
-                outcomes.came_late(half_offset, "ROLLBACK", number)
+                outcomes.record_late_request(half_offset, "ROLLBACK", number)
     expired = outcomes.expiry(0)
     assert expired is not None
     assert expired.late == (("COMMIT", 9_500), *(("ROLLBACK", n) for n in range(LATE_ENDS_MAX - 1)))

@@ -47,7 +47,7 @@ class Bench:
         self.broker.topics.create("%DLQ%g", MessageType.LITE, 1, NOW_MS)
         self.broker.sending.send(Message(topic="%DLQ%g", body=b"x", message_id="L", lite_topic="l"), NOW_MS)
         self.expired, self.committed = self.half("E"), self.half("C")
-        self.broker.transactions.check_asked(self.expired.transaction_id, True, NOW_MS)
+        self.broker.transactions.complete_check_back(self.expired.transaction_id, True, NOW_MS)
         self.end(self.committed, Resolution.COMMIT)
         self.broker.tick(NOW_MS + 1_000)
         self.open = self.half("O")

@@ -226,13 +226,13 @@ def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None
     assert isinstance(check, CheckBack)
     assert (check.transaction_id, check.topic) == (half.transaction_id, "t")
     assert bench.broker.transactions.message(check.half_offset).keys == ("order-1",)
-    bench.broker.transactions.check_asked(check.transaction_id, False, bench.now_ms)
+    bench.broker.transactions.complete_check_back(check.transaction_id, False, bench.now_ms)
     assert bench.advance(1_000_000) == [], "with nobody to ask it waits, and nobody looks at it"
-    bench.broker.transactions.producer_came("t", bench.now_ms)
+    bench.broker.transactions.schedule_waiting_check_backs("t", bench.now_ms)
     (again,) = bench.advance(1)
     assert again == check
     for pause_ms in (10_000, 20_000):
-        bench.broker.transactions.check_asked(check.transaction_id, True, bench.now_ms)
+        bench.broker.transactions.complete_check_back(check.transaction_id, True, bench.now_ms)
         bench.flush()
         bench.reopen()
         assert len(bench.advance(pause_ms)) == (1 if pause_ms == 10_000 else 0)

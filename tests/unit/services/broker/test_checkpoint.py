@@ -56,7 +56,7 @@ def test_a_checkpoint_keeps_the_queue_entries_that_a_full_disk_kept_in_memory() 
     assert waiting(store)
     store.checkpoint()
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
 
 
@@ -70,7 +70,7 @@ def test_a_start_from_the_older_snapshot_finds_its_key_index() -> None:
     _, newer = snapshot.offsets(store.disk)
     store.disk.delete(snapshot.path_of(newer))
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert [
         len(store.broker.finding.find("t", message_id, 9).messages) for message_id in ("M10", "M80", "M87")
     ] == [1, 1, 1]
@@ -86,14 +86,14 @@ def test_an_index_that_is_made_anew_leaves_what_the_snapshot_names_until_another
     first, second = store.disk.list(layout.KEYINDEX)
     store.disk.flip_bit(f"{layout.KEYINDEX}/{second}", 70)
     store.crash()
-    assert store.broker.made_anew != []
+    assert store.broker.rebuilt_files != []
     assert store.disk.list(layout.KEYINDEX) == [first, second]
     for number in range(2):
         store.send(f"N{number}", None)
         store.checkpoint()
     assert second not in store.disk.list(layout.KEYINDEX)
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
 
 
 def test_queue_entries_are_written_by_themselves_and_can_be_read_before() -> None:
@@ -130,7 +130,7 @@ def test_entries_are_taken_by_one_writer_at_a_time_and_wait_where_there_is_no_ro
     store.broker.entries_written()
     assert waiting(store) == []
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
 
 
@@ -146,7 +146,7 @@ def test_entries_that_are_written_while_rows_are_taken_are_synced_by_that_checkp
     checkpoint.write(store.disk)
     store.broker.checkpointed(checkpoint)
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert [one.message_id for one in store.delivered()] == ["first"]
 
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_failed_leaves_its_files_to_the_next_one_to_sync() -> 
     store.broker.abandon_checkpoint(failed)
     store.checkpoint()
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert [one.message_id for one in store.delivered()] == ["first"]
 
 
@@ -182,7 +182,7 @@ def test_files_of_queues_made_anew_are_not_taken_for_those_of_a_snapshot_of_the_
     with pytest.raises(StoreDamaged):
         store.broker.finding.read("b", 0, 0, 9)
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
-    assert store.broker.made_anew != []
+    assert store.broker.rebuilt_files != []
     checkpoint = store.broker.checkpoint(store.now_ms)
     with (
         patch.object(Snapshot, "write", side_effect=OSError(ENOSPC, "no room")),
@@ -239,7 +239,7 @@ def test_a_mark_that_damage_could_not_take_away_while_it_was_written_goes_once_i
     (store.broker.abandon_checkpoint if has_failed else store.broker.checkpointed)(checkpoint)
     assert disk.size(layout.QUEUES_WHOLE) < 0
     store.broker = Broker.open(disk, store.settings, store.now_ms)
-    assert store.broker.made_anew == ["the consume queues: their files are not whole"]
+    assert store.broker.rebuilt_files == ["the consume queues: their files are not whole"]
     store.checkpoint()  # another core than the one that met the damage marks them
     assert disk.size(layout.QUEUES_WHOLE) > 0
 
@@ -376,7 +376,7 @@ def test_a_queues_file_whose_sync_fails_where_it_is_closed_for_another_is_told_b
             disk.close()
             disk = RealDisk(tmp_path, open_max=4)
         broker = Broker.open(disk, settings, 1, broker.durable_offset)
-        assert broker.made_anew == []
+        assert broker.rebuilt_files == []
         assert [len(broker.finding.read("t", queue_id, 0, 99)) for queue_id in range(8)] == 8 * [16]
     written(broker, disk)
     assert [(one.part, one.path) for one in broker.damage] == [("queue", bad)]
@@ -385,7 +385,7 @@ def test_a_queues_file_whose_sync_fails_where_it_is_closed_for_another_is_told_b
     written(broker, disk)
     assert disk.size(layout.QUEUES_WHOLE) < 0
     broker = Broker.open(disk, settings, 1)
-    assert broker.made_anew == ["the consume queues: their files are not whole"]
+    assert broker.rebuilt_files == ["the consume queues: their files are not whole"]
     disk.close()
 
 
@@ -431,7 +431,7 @@ def test_a_real_folder_of_queues_that_cannot_be_synced_ends_neither_core_nor_sta
         assert disk.size(layout.QUEUES_WHOLE) < 0
         disk.close()
         broker = Broker.open(disk, settings, 1)
-        assert broker.made_anew == ["the consume queues: their files are not whole"]
+        assert broker.rebuilt_files == ["the consume queues: their files are not whole"]
         found = broker.finding.read("t", 0, 0, 9)
         assert [one.message.message_id for one in found] == [f"t {one + 1}" for one in range(count)]
     disk.close()
@@ -463,7 +463,7 @@ def test_a_store_opens_where_the_folder_of_a_queue_is_anothers(has_snapshot: boo
         store.crash()
         assert ids(store) == ["first", "second"]
         store.checkpoint()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert disk.list("consumequeue.aside-1") == ["t"]
     disk.let_go()
     store.crash()
@@ -529,7 +529,7 @@ def test_a_store_opens_where_a_file_of_the_key_index_cannot_be_read(error: int) 
         assert len(store.broker.finding.find("t", "M0", 9).messages) == 1
         store.checkpoint()
         disk.kill(lambda _: 0)
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
 
 
 class Unreadable(MemoryDisk):
@@ -590,11 +590,11 @@ def test_a_sync_that_succeeds_after_one_that_failed_is_not_believed(ends: str) -
     else:
         disk.kill(lambda count: count if ends == "killed, given up" else 0)
     store.broker = Broker.open(disk, store.settings, store.now_ms)
-    assert store.broker.made_anew == ["the consume queues: their files are not whole"]
+    assert store.broker.rebuilt_files == ["the consume queues: their files are not whole"]
     assert ids(store) == ["first", "second", "third"]
     store.checkpoint()
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert ids(store) == ["first", "second", "third"]
 
 
@@ -645,7 +645,7 @@ def test_the_first_mark_is_not_written_where_a_file_cannot_be_synced() -> None:
     store.checkpoint()
     assert disk.size(layout.QUEUES_WHOLE) < 0
     store.crash()
-    assert store.broker.made_anew != []
+    assert store.broker.rebuilt_files != []
     assert ids(store) == ["first"]
 
 
@@ -685,7 +685,7 @@ def test_a_checkpoint_without_descriptors_tells_nothing_of_a_queue() -> None:
     store.checkpoint()
     assert told(store) == []
     store.crash()
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []
     assert ids(store) == ["first", "second"]
 
 
@@ -724,5 +724,5 @@ def test_a_mark_that_damage_could_not_take_away_is_told_and_goes_with_the_housek
         store.broker.tick(store.now_ms)
     assert disk.size(layout.QUEUES_WHOLE) < 0
     store.crash()
-    assert store.broker.made_anew != []
+    assert store.broker.rebuilt_files != []
     assert ids(store) == ["first", "second"]

@@ -34,7 +34,7 @@ def test_a_sound_log_that_goes_on_behind_its_snapshot_is_not_damaged(lost: str) 
     assert start is not None
     assert start.offset < layout.published(store.disk).offset
     broker = Broker.open(store.disk, store.settings, store.now_ms)
-    assert bool(broker.made_anew) == bool(lost)
+    assert bool(broker.rebuilt_files) == bool(lost)
     assert [*broker.damage] == []
 
 
@@ -50,7 +50,7 @@ def test_a_sound_store_may_found_a_cluster_though_its_queues_are_made_anew(lost:
         store.disk.delete(lost)
     shared = SharedPart(Fold(b"c" * 16))
     core = Broker.recover(store.disk, store.settings, store.now_ms, None, shared)
-    assert bool(core.made_anew) == bool(lost)
+    assert bool(core.rebuilt_files) == bool(lost)
     Replica(store.disk, core, shared, EvidenceFile(store.disk, None)).require_sound(has_read_all=True)
 
 
@@ -95,7 +95,7 @@ def test_a_start_that_makes_queues_anew_tells_of_no_damage_below_the_cut(
     if is_made_anew:
         cut.disk.delete(layout.QUEUES_WHOLE)
     cut.broker = Broker.open(cut.disk, KEEP_ONE, cut.now_ms)
-    assert bool(cut.broker.made_anew) == is_made_anew
+    assert bool(cut.broker.rebuilt_files) == is_made_anew
     assert [one.part for one in cut.broker.damage] == []
 
 
@@ -109,5 +109,5 @@ def test_damage_below_the_cut_gives_no_copy_up(cut: Bench, is_made_anew: bool) -
         cut.disk.delete(layout.QUEUES_WHOLE)
     shared = SharedPart(Fold(b"c" * 16))
     core = Broker.recover(cut.disk, KEEP_ONE, cut.now_ms, None, shared)
-    assert bool(core.made_anew) == is_made_anew
+    assert bool(core.rebuilt_files) == is_made_anew
     Replica(cut.disk, core, shared, EvidenceFile(cut.disk, None)).require_sound(has_read_all=True)

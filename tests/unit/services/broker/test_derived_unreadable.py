@@ -74,13 +74,13 @@ def test_a_start_that_reads_a_bad_sector_of_the_key_index_says_so_and_the_next_o
     store.send("M1", None)
     store.checkpoint()
     restart(store)
-    assert store.broker.made_anew == ["the key index: the snapshot names no sound files"]
+    assert store.broker.rebuilt_files == ["the key index: the snapshot names no sound files"]
     assert not told(store)
     assert is_found(store, "M0")
     assert is_found(store, "M1")
     store.checkpoint()
     restart(store)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
 
 
 def test_a_bad_sector_of_the_key_index_that_a_checkpoint_meets_ends_no_checkpoint() -> None:
@@ -94,7 +94,7 @@ def test_a_bad_sector_of_the_key_index_that_a_checkpoint_meets_ends_no_checkpoin
     assert told(store) == [("index", TOLD)]
     assert is_found(store, "N0")  # of what is newer the run knows nothing
     restart(store)
-    assert store.broker.made_anew
+    assert store.broker.rebuilt_files
     assert is_found(store, "M0")
 
 
@@ -119,14 +119,14 @@ def test_a_folder_of_the_key_index_that_cannot_be_listed_has_it_made_anew(error:
         return
     for _ in range(3):
         restart(store)
-        assert store.broker.made_anew == [
+        assert store.broker.rebuilt_files == [
             "the key index: the folder keyindex cannot be listed (fails by the test)"
         ]
         assert is_found(store, "M0")
         store.checkpoint()
     disk.folder = "none"
     restart(store)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
     assert is_found(store, "M0")
 
 
@@ -136,7 +136,7 @@ def test_a_file_of_the_key_index_that_cannot_be_deleted_is_in_nobodys_way() -> N
     disk.stuck = f"keyindex/{7:020}"
     for number in range(12):  # past the number of that file
         restart(store)
-        assert not store.broker.made_anew
+        assert not store.broker.rebuilt_files
         store.send(f"M{number + 1}", None)
         store.checkpoint()
     assert all(is_found(store, f"M{number}") for number in range(13))
@@ -202,12 +202,12 @@ def test_a_folder_of_the_key_index_that_refuses_everything_ends_no_checkpoint() 
     with pytest.raises(StoreDamaged, match=RUN):  # there may be more messages of that key
         store.broker.finding.find("t", "M0", 9)
     restart(store)
-    assert store.broker.made_anew == ["the key index: the snapshot names no sound files"]
+    assert store.broker.rebuilt_files == ["the key index: the snapshot names no sound files"]
     assert all(is_found(store, f"M{number}") for number in range(2))
     store.checkpoint()
     disk.held = "none"
     restart(store)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
     assert not [path for path in disk.paths() if "aside" in path]
 
 
@@ -224,7 +224,7 @@ def test_a_start_makes_the_key_index_anew_beside_a_folder_that_refuses_everythin
     store.checkpoint()
     assert disk.held == "keyindex.aside-1"
     restart(store)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
     assert all(is_found(store, f"M{number}") for number in range(2))
 
 

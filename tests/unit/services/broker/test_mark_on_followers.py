@@ -44,7 +44,7 @@ def test_a_node_that_follows_tries_again_to_delete_the_mark() -> None:
             leader.flushed(flush, 0)
         found = [one for body in recorder.bodies for one in split_records(body)]
         recorder.bodies.clear()
-        follower.take_in(found, leader.end_offset, 0)
+        follower.append_replicated(found, leader.end_offset, 0)
         done = follower.checkpoint(0)
         done.write(disk)
         follower.checkpointed(done)

@@ -67,7 +67,7 @@ class Bench:
     def have_no_producer(self) -> None:
         half = self.send(transactional=True)
         self.tick(1)
-        self.broker.transactions.check_asked(half, False, self.now_ms)
+        self.broker.transactions.complete_check_back(half, False, self.now_ms)
 
     def lease(self) -> None:
         assert self.broker.receiving.receive("g", "t", EVERYTHING, 1, HOUR, "c", False, NOW_MS).deliveries
@@ -118,7 +118,7 @@ class Fact(NamedTuple):
 
 FACTS: Final = {
     "half that waits for a producer": Fact(
-        Bench.have_no_producer, lambda broker: broker.transactions.unasked.topics()
+        Bench.have_no_producer, lambda broker: broker.transactions.waiting_check_backs.topics()
     ),
     "plain lease": Fact(Bench.lease, lambda broker: +broker.group_views.leased("g")),
     "subscription to lite topics": Fact(Bench.subscribe, lambda broker: broker.lite.lite_topics_of(CLIENT)),
@@ -129,7 +129,7 @@ FACTS: Final = {
         Bench.lose_the_time_zone, lambda broker: broker.schedules._by_name["s"].unreadable
     ),
     "retirement under way": Fact(Bench.begin_to_retire, lambda broker: broker.housekeeping._running),
-    "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker.housekeeping._wished_offset),
+    "wish for a second snapshot": Fact(Bench.wish, lambda broker: broker.housekeeping._requested_offset),
     "queue of the next message": Fact(
         Bench.send, lambda broker: [one.turn for one in broker.statistics.stored.values()]
     ),

@@ -16,7 +16,7 @@ from commitlog.recovery import LogScan
 from consumequeue.keyindex import KeyIndex
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
-from services.broker.repeats import TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
+from services.broker.repeats import PERIOD_MS, PERIODS_KEPT, WINDOW_MS, Repeats
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.delays import with_absolute_times
 from services.cluster.errors import EngineTrouble
@@ -73,7 +73,7 @@ class Bench:
         self.open()
         self.broker.topics.create("jobs", MessageType.PRIORITY, 4, NOW_MS)
         self.broker.topics.create("lite", MessageType.LITE, 1, NOW_MS)
-        self.now_ms += TURNS_KEPT * TURN_MS  # from now on only what came is looked up
+        self.now_ms += PERIODS_KEPT * PERIOD_MS  # from now on only what came is looked up
 
     def open(self) -> None:
         self.broker = Broker.open(self.disk, SETTINGS, self.now_ms)
@@ -247,8 +247,8 @@ def test_a_key_that_is_another_messages_id_is_no_id(bench: Bench) -> None:
 def test_what_comes_again_much_later_is_stored_again(bench: Bench) -> None:
     first = bench.send(PLAIN)
     bench.flush()
-    for number in range(TURNS_KEPT):
-        bench.now_ms += TURN_MS
+    for number in range(PERIODS_KEPT):
+        bench.now_ms += PERIOD_MS
         bench.send(replace(PLAIN, message_id=f"other-{number}"))
         bench.flush()
     assert bench.send(PLAIN) != first
@@ -354,12 +354,12 @@ def test_a_follower_takes_over_warm_by_its_own_clock(bench: Bench, monkeypatch: 
         scan = LogScan(bench.disk, bench.broker.segment_bytes, taken, stop_at=bench.broker.durable_offset)
         encoded = [encode(one.record) for one in scan]
         taken = bench.broker.durable_offset
-        follower.take_in(encoded, taken, follower_ms)
+        follower.append_replicated(encoded, taken, follower_ms)
 
     old = bench.send(replace(PLAIN, message_id="old"))
     follow()
-    for number in range(TURNS_KEPT + 1):
-        follower_ms, bench.now_ms = follower_ms + TURN_MS, bench.now_ms + TURN_MS
+    for number in range(PERIODS_KEPT + 1):
+        follower_ms, bench.now_ms = follower_ms + PERIOD_MS, bench.now_ms + PERIOD_MS
         bench.send(replace(PLAIN, message_id=f"turn-{number}"))
         follow()
     for name, kind in KINDS.items():
@@ -388,9 +388,9 @@ def test_a_table_that_cannot_be_filled_says_so_and_looks_up_until_the_window_has
     known = {one: bench.send(replace(PLAIN, message_id=one)) for one in offsets}
     assert len(set(known.values()) & set(offsets.values())) > 200
     bench.send(replace(PLAIN, message_id="of the first turn"))
-    for number in range(TURNS_KEPT):
+    for number in range(PERIODS_KEPT):
         assert bench.broker.sending.repeats.ids.is_incomplete
-        bench.now_ms += TURN_MS
+        bench.now_ms += PERIOD_MS
         bench.flush()
         bench.send(replace(PLAIN, message_id=f"turn-{number}"))
     assert not bench.broker.sending.repeats.ids.is_incomplete
@@ -411,8 +411,8 @@ def test_a_turn_ends_though_the_clock_was_set_back(bench: Bench) -> None:
     bench.broker.tick(bench.now_ms)
     first = bench.send(replace(PLAIN, message_id="M2"))
     bench.flush()
-    for number in range(TURNS_KEPT + 1):
-        bench.now_ms += TURN_MS
+    for number in range(PERIODS_KEPT + 1):
+        bench.now_ms += PERIOD_MS
         bench.send(replace(PLAIN, message_id=f"other-{number}"))
         bench.flush()
     assert bench.send(replace(PLAIN, message_id="M2")) != first

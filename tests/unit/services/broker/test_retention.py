@@ -100,7 +100,7 @@ class Bench:
             self.deletions.append(retirement)
             return
         retirement.run(self.disk)
-        while not self.broker.retired(retirement, self.now_ms):
+        while not self.broker.continue_retirement(retirement, self.now_ms):
             self.flush()
 
     def advance(self, milliseconds: int) -> None:
@@ -382,7 +382,7 @@ def test_a_cut_that_ends_after_some_queues_is_carried_on_and_counts_nothing_twic
     bench.reopen(replace(KEEP_ONE, cut_queues_max=2))
     keeping = retirement_of(bench)
     keeping.run(bench.disk)
-    assert not bench.broker.retired(keeping, bench.now_ms)
+    assert not bench.broker.continue_retirement(keeping, bench.now_ms)
     bench.flush()
     bench.reopen(replace(KEEP_ONE, cut_queues_max=2))
     assert bench.broker.gauges().log_first_offset == 0
@@ -550,7 +550,7 @@ def test_a_follower_comes_to_what_a_leader_says_of_a_damaged_queue(copied: str) 
     if copied != "before the damage":
         copy_files(bench.disk, disk)
     follower = Broker.recover(disk, bench.settings, bench.now_ms)
-    assert bool(follower.made_anew) == (copied == "after the cut")
+    assert bool(follower.rebuilt_files) == (copied == "after the cut")
     assert follower.store.dispatch.has_unrecorded == (copied != "before the damage")
     bench.reopen(bench.settings)
     bench.advance(1_000)
@@ -558,8 +558,8 @@ def test_a_follower_comes_to_what_a_leader_says_of_a_damaged_queue(copied: str) 
     for found in LogScan(bench.disk, SEGMENT_BYTES, core.end_offset, stop_at=leader.durable_offset):
         path, position = leader.store.log.segments.place(found.record.physical_offset)
         stored = bytes(bench.disk.view(path)[position : position + found.record_bytes])
-        core.take_in([stored], found.record.physical_offset + len(stored), bench.now_ms)
-    core.take_in([], leader.durable_offset, bench.now_ms)
+        core.append_replicated([stored], found.record.physical_offset + len(stored), bench.now_ms)
+    core.append_replicated([], leader.durable_offset, bench.now_ms)
     assert not core.store.dispatch.has_unrecorded
     assert leader.finding.queue_range("t", 0)[0] > 0
     assert differing_tables(tables(leader), tables(core)) == {}
@@ -715,7 +715,7 @@ def test_a_cut_behind_a_lost_file_of_a_lite_topic_leaves_its_index_whole(
     bench.broker.checkpointed(checkpoint)
     bench.disk.delete(f"consumequeue/t/0/{0:020d}")
     bench.reopen(replace(KEEP_ONE, tail_entries_max=1))
-    assert not bench.broker.made_anew
+    assert not bench.broker.rebuilt_files
     bench.advance(30_000)
     assert bench.broker.gauges().log_first_offset > 0
     bench.send(lite_topic="a")
@@ -1111,13 +1111,13 @@ def test_a_crash_behind_a_cut_has_no_queue_made_anew_where_there_are_lite_topics
     bench.advance(10_000)
     assert f"{0:020}" not in bench.disk.list("consumequeue/lite/0")
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
     assert [*bench.broker.damage] == []
     (name, *_) = bench.disk.list("consumequeue/lite/0")
     kept_on_disk(bench)
     bench.disk.flip_bit(f"consumequeue/lite/0/{name}", 9)
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew != []
+    assert bench.broker.rebuilt_files != []
 
 
 def test_a_snapshot_names_no_file_of_a_queue_that_was_made_anew_and_has_none_yet() -> None:
@@ -1131,7 +1131,7 @@ def test_a_snapshot_names_no_file_of_a_queue_that_was_made_anew_and_has_none_yet
     kept_on_disk(bench)
     bench.disk.delete(layout.QUEUES_WHOLE)
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew != []
+    assert bench.broker.rebuilt_files != []
     assert any(queue.min_offset for _, _, queue in bench.broker.store.dispatch.queues())
     bench.send()
     kept_on_disk(bench)
@@ -1145,7 +1145,7 @@ def test_a_snapshot_names_no_file_of_a_queue_that_was_made_anew_and_has_none_yet
     kept_on_disk(bench)
     assert bench.disk.list("consumequeue/t")
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
     assert all(queue.is_sound() for _, _, queue in bench.broker.store.dispatch.queues())
 
 
@@ -1158,7 +1158,7 @@ def test_a_start_makes_the_queues_anew_where_their_mark_cannot_be_read() -> None
     kept_on_disk(bench)
     disk.is_unreadable = True
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew != []
+    assert bench.broker.rebuilt_files != []
     assert [one.message.message_id for one in bench.receive()] == ["M1"]
 
 
@@ -1226,7 +1226,7 @@ def test_files_of_queues_are_deleted_with_the_segments_by_a_worker() -> None:
     assert {*queue_files(disk)} == {*before} - {*disk.deleted}
     assert len(bench.segments()) < len(segments)
     deleted = [*disk.deleted]
-    assert bench.broker.retired(deletion, bench.now_ms)
+    assert bench.broker.continue_retirement(deletion, bench.now_ms)
     assert disk.deleted == deleted
     assert not bench.broker.store.dispatch.has_unneeded
     ranges = [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
@@ -1247,10 +1247,10 @@ def test_files_of_queues_that_a_worker_deletes_are_neither_read_nor_damaged_mean
     assert bench.receive() != []
     bench.broker.request_checkpoint()
     bench.send()
-    assert bench.broker.retired(deletion, bench.now_ms)
+    assert bench.broker.continue_retirement(deletion, bench.now_ms)
     bench.reopen(bench.settings)
     assert [*bench.broker.damage] == []
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
 
 
 @pytest.mark.usefixtures("_four_entries_a_file")
@@ -1263,7 +1263,7 @@ def test_files_of_queues_that_could_not_be_deleted_go_with_a_later_deletion(fail
         case "the disk":
             disk.refuses = True
             deletion.run(disk)
-            assert bench.broker.retired(deletion, bench.now_ms)
+            assert bench.broker.continue_retirement(deletion, bench.now_ms)
             disk.refuses = False
         case "the worker":
             bench.broker.abandon_retirement()

@@ -17,9 +17,9 @@ ROOT: Final = Path(__file__).parents[4]
 # fmt: off
 MUTATORS: Final = {
     "add", "add_delivered", "add_end", "add_half", "add_names", "append", "appendleft", "asked",
-    "came_late", "clear", "discard", "end", "extend", "finish", "forget", "insert", "pop", "popitem",
-    "popleft", "put", "put_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored", "take",
-    "update",
+    "record_late_request", "clear", "discard", "end", "extend", "finish", "forget", "insert", "pop",
+    "popitem", "popleft", "put", "put_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored",
+    "take", "update",
 }
 """Methods that change what they are called on: those of containers and of tables."""
 # fmt: on
@@ -27,7 +27,7 @@ MUTATORS: Final = {
 TABLES: Final = {
     "services/broker/spine/access.py": {"_users", "rights"},
     "services/broker/halves/half_receipts.py": {"_rows"},
-    "services/broker/schedules/schedules.py": {"_by_name", "_by_number", "_spent_ms"},
+    "services/broker/schedules/schedules.py": {"_by_name", "_by_number", "_deleted_cursors_ms"},
     "services/broker/spine/topics.py": {"_topics"},
     "services/broker/halves/transactions.py": {"outcomes", "receipts"},
     "services/broker/groups/groups.py": {"_members", "_policies", "_offsets"},

@@ -58,7 +58,7 @@ def test_the_blanks_that_close_segments_are_no_records() -> None:
     assert core.end_offset > 2 * SETTINGS.segment_bytes
     found = [one for body in recorder.bodies for one in split_records(body)]
     follower = Broker.recover(MemoryDisk(), SETTINGS, 0)
-    follower.take_in(found, core.end_offset, 0)
+    follower.append_replicated(found, core.end_offset, 0)
     assert follower.finding.queue_range("t", 0) == (0, 12)
 
 
@@ -75,7 +75,7 @@ def test_the_tails_of_a_node_that_follows_are_bounded_in_memory_and_in_its_snaps
                 leader.flushed(flush, 0)
             found = [one for body in recorder.bodies for one in split_records(body)]
             recorder.bodies.clear()
-            follower.take_in(found, leader.end_offset, 0)
+            follower.append_replicated(found, leader.end_offset, 0)
             done = follower.checkpoint(0)  # as `Replica.checkpoint`
             done.write(disk)
             follower.checkpointed(done)

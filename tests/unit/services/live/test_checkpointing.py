@@ -108,7 +108,7 @@ def test_messages_are_stored_while_the_rows_of_a_checkpoint_are_taken(
         await live._flushing.idle()
         disk.crash(lambda count: 0)
         again = Broker.open(disk, settings, NOW_MS)
-        assert again.made_anew == []
+        assert again.rebuilt_files == []
         wanted = dict.fromkeys(topics, 1) | {topics[-1]: 1 + len(sent)}
         found = {topic: len(again.finding.find(topic, "k", 99).messages) for topic in topics}
         assert found == wanted

@@ -59,11 +59,11 @@ def test_a_half_that_is_due_counts_once_no_producer_of_its_topic_can_be_asked(be
         transaction_id = bench.send(f"H{number}", topic=topic, transactional=True, check_immunity_ms=1_000)
         bench.now_ms += 1_000
         assert bench.measure().unasked_halves == number
-        bench.broker.transactions.check_asked(transaction_id, False, bench.now_ms)
+        bench.broker.transactions.complete_check_back(transaction_id, False, bench.now_ms)
     bench.now_ms += 5_000
     found = bench.measure()
     assert (found.unasked_halves, found.unasked_age_ms) == (3, 7_000)
-    bench.broker.transactions.producer_came("a", bench.now_ms)
+    bench.broker.transactions.schedule_waiting_check_backs("a", bench.now_ms)
     found = bench.measure()
     assert (found.unasked_halves, found.unasked_age_ms) == (1, 5_000)
 

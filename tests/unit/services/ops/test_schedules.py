@@ -159,8 +159,8 @@ def test_many_occurrences_are_searched_in_several_turns(
         await desk.put("s", **leap_days)
         if clock == "virtual":
             await desk.live.advance(90 * MINUTE_MS)
-        view, turn, coming = desk.live.query(desk.live.core.schedules.get, "s", 12), 0, Schedule.coming
-        expected = [{"at_ms": str(one.at_ms), "local": one.local} for one in view.coming]
+        view, turn, coming = desk.live.query(desk.live.core.schedules.get, "s", 12), 0, Schedule.upcoming_runs
+        expected = [{"at_ms": str(one.at_ms), "local": one.local} for one in view.upcoming_runs]
         assert [one["local"][:10] for one in expected[:2]] == ["2028-02-29", "2032-02-29"]
 
         async def count_turns() -> None:
@@ -173,7 +173,7 @@ def test_many_occurrences_are_searched_in_several_turns(
             searches.append((turn, count))
             return coming(schedule, at_ms, count)
 
-        monkeypatch.setattr(Schedule, "coming", noted)
+        monkeypatch.setattr(Schedule, "upcoming_runs", noted)
         counting = asyncio.ensure_future(count_turns())
         assert (await desk.get("s", count=12))["coming"] == expected
         answer = await desk.http.post("/api/schedules/preview", json=leap_days | {"count": 12})

@@ -39,7 +39,7 @@ class Guarded:
 
     async def user(self, name: str, *rules: tuple[Verb, Kind, str]) -> None:
         """Add a user with rules and a token."""
-        await self.live.access.add_user(name, renews=False)
+        await self.live.access.add_user(name, replaces_secret=False)
         await self.allow(name, *rules)
         self.tokens[name] = (await self.live.access.add_token(name, None))[0]
 

@@ -312,7 +312,7 @@ def test_what_rocketmq_has_no_place_for_is_named(tmp_path: Path) -> None:
         shop.broker.schedules.set(
             Schedule(name=name, cron="0 9 * * *", time_zone="UTC", topic="t", body=b"go"), NOW_MS
         )
-    shop.broker.access.add_user("alice", "sealed", renews=False, now_ms=NOW_MS)
+    shop.broker.access.add_user("alice", "sealed", replaces_secret=False, now_ms=NOW_MS)
     schedules, users = exported(shop, ours, theirs).notes
     assert "report, backup" in schedules
     assert "not there: 1" in users

@@ -49,7 +49,7 @@ class Watched:
     async def add(self, *names: str) -> None:
         """Make users."""
         for name in names:
-            secret = await self.access.add_user(name, renews=False)
+            secret = await self.access.add_user(name, replaces_secret=False)
             date = datetime.fromtimestamp(self.front.now_ms // 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
             authorization = dict(headers(name, secret.encode(), date))["authorization"]
             self.callers[name] = Caller("client", authorization=authorization, date=date, seconds_left=0.6)
@@ -209,7 +209,7 @@ def test_a_removed_user_and_an_old_secret_are_refused_at_once(watch: Any) -> Non
     async def scenario(watched: Watched) -> None:
         beat = partial(watched.call, "Heartbeat", service.HeartbeatRequest())
         assert (await beat()).code == Code.OK
-        await watched.access.add_user("orders", renews=True)
+        await watched.access.add_user("orders", replaces_secret=True)
         assert (await beat()).code == Code.UNAUTHORIZED
         assert (await beat("carts")).code == Code.OK
         await watched.access.remove_user("carts")
@@ -378,7 +378,7 @@ def test_whoever_has_no_valid_secret_any_more_loses_its_streams_and_leases(watch
         if how == "removed":
             await watched.access.remove_user("orders")
         else:
-            await watched.access.add_user("orders", renews=True)
+            await watched.access.add_user("orders", replaces_secret=True)
         assert [reply async for reply in streams["orders"]] == []
         assert [session.user for session in watched.front.sessions] == ["carts"]
         watched.front.pass_time(1_000)

@@ -267,7 +267,7 @@ def test_files_of_queues_that_retention_has_deleted_since_the_newest_snapshot_ar
     assert f"{0:020}" not in bench.disk.list("consumequeue/t/0")
     assert [one for one in verify(look_at(bench.disk, "x"), bench.now_ms).findings if one.is_damage] == []
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
 
 
 def write_checkpoint(bench: Bench) -> None:
@@ -301,4 +301,4 @@ def test_verify_misses_no_file_that_retention_has_taken(monkeypatch: pytest.Monk
     found = verify(look_at(bench.disk, "store"), bench.now_ms)
     assert [one.what for one in found.findings if one.is_damage] == []
     bench.reopen(replace(KEEP_ONE, **settings))
-    assert ([*bench.broker.damage], bench.broker.made_anew) == ([], []), "a start needs no repair"
+    assert ([*bench.broker.damage], bench.broker.rebuilt_files) == ([], []), "a start needs no repair"

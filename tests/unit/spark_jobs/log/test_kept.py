@@ -71,7 +71,7 @@ class Bench:
             for effect in self.broker.tick(self.now_ms):
                 if isinstance(effect, Retire):
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.continue_retirement(effect.retirement, self.now_ms)
             self.flush()
             self.checkpoint()
 

@@ -207,7 +207,7 @@ def test_a_read_by_the_index_tells_of_damage_whether_or_not_the_queues_were_made
     if is_made_anew:
         (tmp_path / layout.QUEUES_WHOLE).unlink()
         kept.open()
-        assert any("queues" in one for one in kept.broker.made_anew)
+        assert any("queues" in one for one in kept.broker.rebuilt_files)
         kept.send()  # and a later checkpoint names them
         kept.checkpoint()
         kept.disk.close()

@@ -605,6 +605,6 @@ def test_a_core_begins_where_the_file_of_a_queue_of_lite_topics_was_damaged_sinc
     bench.send(first)
     bench.send(other)
     bench.reopen()
-    assert bench.broker.made_anew != []
+    assert bench.broker.rebuilt_files != []
     bench.subscribe(first, second, other)
     assert sorted(bench.finish()) == ["M1", "M2", "M3", "M4"]

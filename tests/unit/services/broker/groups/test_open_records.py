@@ -133,7 +133,7 @@ def test_a_cut_of_the_log_comes_behind_the_leases_that_were_given_out_before_it(
                         "g", "t", EVERYTHING, 1, 600_000, "c", False, bench.now_ms
                     ).deliveries
                     assert [one.message.message_id for one in given] == [sent]
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.continue_retirement(effect.retirement, bench.now_ms)
                 cut = True
         bench.flush()
         if bench.broker.is_checkpoint_due:

@@ -141,7 +141,7 @@ def _fill(bench: Bench, count: int) -> None:
         for effect in bench.advance(1_000):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.continue_retirement(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()

@@ -164,7 +164,7 @@ def test_a_receive_reads_one_large_file_of_queues_behind_a_start_as_the_others_c
     replace(newest).write(store.disk)
     store.disk.kill(lambda _: 0)
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
     queues = [store.broker.store.dispatch.queue("t", queue_id) for queue_id in range(queue_count)]
     for number in range(queue_count):
         received = store.broker.receiving.receive(

@@ -53,7 +53,7 @@ class Bench:
         self.now_ms += ms
         asked = [effect for effect in self.broker.tick(self.now_ms) if isinstance(effect, CheckBack)]
         for question in asked:
-            self.broker.transactions.check_asked(question.transaction_id, True, self.now_ms)
+            self.broker.transactions.complete_check_back(question.transaction_id, True, self.now_ms)
         self.flush()
         return asked
 
@@ -124,7 +124,7 @@ def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(benc
 
 def test_a_start_with_other_settings_asks_when_the_records_say(bench: Bench) -> None:
     halves = [bench.send() for _ in range(2)]
-    bench.broker.transactions.check_asked(halves[1].transaction_id, True, bench.now_ms)
+    bench.broker.transactions.complete_check_back(halves[1].transaction_id, True, bench.now_ms)
     bench.flush()
     before = [bench.broker.half_views.get_half(one.transaction_id).next_check_ms for one in halves]
     other = replace(SETTINGS, check_back=CheckBackPolicy(immunity_ms=9, interval_ms=9, count_max=9))
@@ -220,12 +220,14 @@ def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_w
     half = bench.send()
     bench.now_ms += 600
     [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBack)]
-    bench.broker.transactions.check_asked(question.transaction_id, False, bench.now_ms)  # nobody is there
+    bench.broker.transactions.complete_check_back(
+        question.transaction_id, False, bench.now_ms
+    )  # nobody is there
     bench.now_ms -= 300  # by this clock it is not due yet
     bench.broker.transactions.check_now(half.transaction_id)
-    bench.broker.transactions.check_asked(half.transaction_id, False, bench.now_ms)
+    bench.broker.transactions.complete_check_back(half.transaction_id, False, bench.now_ms)
     assert bench.pass_time(10_000) == []
-    bench.broker.transactions.producer_came("t", bench.now_ms)
+    bench.broker.transactions.schedule_waiting_check_backs("t", bench.now_ms)
     assert [one.transaction_id for one in bench.pass_time(0)] == [half.transaction_id]
 
 
@@ -335,9 +337,9 @@ def test_a_producer_that_came_is_asked_about_one_half_after_the_other(
     bench.now_ms += 500  # due at this very moment
     for question in bench.broker.tick(bench.now_ms):
         assert isinstance(question, CheckBack)
-        bench.broker.transactions.check_asked(question.transaction_id, False, bench.now_ms)
+        bench.broker.transactions.complete_check_back(question.transaction_id, False, bench.now_ms)
     assert bench.pass_time(0) == bench.pass_time(10_000) == [], "nobody is there"
-    bench.broker.transactions.producer_came("t", bench.now_ms)
+    bench.broker.transactions.schedule_waiting_check_backs("t", bench.now_ms)
     for half in halves:
         assert [one.transaction_id for one in bench.pass_time(0)] == [half]
     assert bench.pass_time(0) == []

@@ -151,7 +151,7 @@ def test_one_occurrence_pends_and_each_comes_once(bench: Bench) -> None:
     bench.advance(5 * MINUTE_MS)
     assert bench.occurrences() == minutes(1, 2, 3, 4, 5)
     view = bench.broker.schedules.get("s", 2)
-    assert [one.at_ms - NOW_MS for one in view.coming] == minutes(6, 7)
+    assert [one.at_ms - NOW_MS for one in view.upcoming_runs] == minutes(6, 7)
     assert (view.sent_count, view.last_ms, view.state) == (5, NOW_MS + 5 * MINUTE_MS, ScheduleState.ACTIVE)
 
 
@@ -168,7 +168,7 @@ def test_a_window_bounds_the_occurrences(bench: Bench) -> None:
     bench.advance(HOUR_MS)
     assert bench.occurrences() == minutes(3, 4, 5)
     view = bench.broker.schedules.get("s", 1)
-    assert (view.state, view.coming) == (ScheduleState.ENDED, ())
+    assert (view.state, view.upcoming_runs) == (ScheduleState.ENDED, ())
     bench.reopen()
     bench.advance(HOUR_MS)
     assert bench.broker.schedules.get("s", 1).sent_count == 3
@@ -176,7 +176,7 @@ def test_a_window_bounds_the_occurrences(bench: Bench) -> None:
 
 def test_the_local_time_is_that_of_the_zone(bench: Bench) -> None:
     bench.set(cron="0 9 * * *", time_zone="Europe/Berlin")
-    coming = bench.broker.schedules.get("s", 1).coming
+    coming = bench.broker.schedules.get("s", 1).upcoming_runs
     assert coming[0].local == "2025-11-21T09:00:00+01:00"
     assert coming[0].at_ms == NOW_MS + 3 * HOUR_MS + 20 * MINUTE_MS
 
@@ -244,7 +244,7 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
         for effect in bench.advance(MINUTE_MS):
             if isinstance(effect, Retire):
                 effect.retirement.run(bench.disk)
-                bench.broker.retired(effect.retirement, bench.now_ms)
+                bench.broker.continue_retirement(effect.retirement, bench.now_ms)
                 bench.flush()
         if bench.broker.is_checkpoint_due:
             bench.checkpoint()
@@ -334,7 +334,7 @@ def test_years_of_seconds_are_decided_about_at_once(bench: Bench, missed: Missed
     if missed is not MissedRunPolicy.SKIP:
         last = bench.sent()[-1].message.properties["TW_OCCURRENCE_MS"]
         assert int(last) == NOW_MS + 5 * 366 * 24 * HOUR_MS - (40 * 60 + 1) * 1000 - HOUR_MS + HOUR_MS
-    assert bench.broker.schedules.get("s", 1).coming[0].at_ms > bench.now_ms
+    assert bench.broker.schedules.get("s", 1).upcoming_runs[0].at_ms > bench.now_ms
 
 
 def test_a_tick_decides_about_so_many_and_the_next_about_the_rest(bench: Bench) -> None:
@@ -381,7 +381,7 @@ def test_a_clock_that_goes_back_repeats_nothing_and_sends_nothing_early(bench: B
     bench.now_ms -= 5 * MINUTE_MS + 10_000
     bench.tick()
     bench.reopen()
-    assert bench.broker.schedules.get("s", 1).coming[0].at_ms == NOW_MS + 11 * MINUTE_MS
+    assert bench.broker.schedules.get("s", 1).upcoming_runs[0].at_ms == NOW_MS + 11 * MINUTE_MS
     bench.advance(6 * MINUTE_MS)
     assert bench.occurrences() == minutes(*range(1, 11))
     bench.advance(MINUTE_MS)
@@ -419,7 +419,7 @@ def test_nothing_that_is_done_to_a_schedule_makes_it_repeat_what_the_clock_repea
 def test_a_pause_is_not_made_up(bench: Bench) -> None:
     bench.set(missed=MissedRunPolicy.ALL)
     bench.advance(MINUTE_MS)
-    assert bench.broker.schedules.pause("s", bench.now_ms).coming == ()
+    assert bench.broker.schedules.pause("s", bench.now_ms).upcoming_runs == ()
     bench.flush()
     bench.advance(10 * MINUTE_MS)
     bench.reopen()

@@ -248,7 +248,7 @@ def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_qu
     checkpoint.write(bench.disk)
     bench.broker.checkpointed(checkpoint)
     bench.reopen(bench.settings)
-    assert bench.broker.made_anew != []
+    assert bench.broker.rebuilt_files != []
 
 
 def with_damaged_log() -> tuple[Store, int]:
@@ -283,7 +283,7 @@ def test_damage_of_the_log_is_told_whether_or_not_the_queues_are_made_anew(is_ma
     if is_made_anew:
         store.disk.delete(layout.QUEUES_WHOLE)
     open_anew(store)
-    assert any("queues" in one for one in store.broker.made_anew) == is_made_anew
+    assert any("queues" in one for one in store.broker.rebuilt_files) == is_made_anew
     assert [one.part for one in store.broker.damage] == ["log"] * is_made_anew
     assert passed_over(store, "g") == ["M0", "M2", "M3"]
     assert [one.part for one in store.broker.damage] == ["log"]
@@ -295,7 +295,7 @@ def test_a_gap_that_an_earlier_start_has_left_is_told_by_whoever_meets_it() -> N
     open_anew(store)
     store.checkpoint()
     open_anew(store)
-    assert (store.broker.made_anew, [*store.broker.damage]) == ([], [])
+    assert (store.broker.rebuilt_files, [*store.broker.damage]) == ([], [])
     told: list[Damaged] = []
     store.broker.damage.add_listener(told.append)
     for group in ("g", "h"):  # one place counts once

@@ -109,7 +109,7 @@ def test_it_survives_restarts_with_and_without_a_snapshot(bench: Bench) -> None:
     bench.checkpoint()
     bench.send("M3", "k")
     bench.open()
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
     assert bench.found("k") == ["M3", "M2", "M1"]
 
 
@@ -126,13 +126,13 @@ def test_a_lost_index_is_made_anew_and_the_start_says_so(bench: Bench, how: str)
     else:
         bench.disk.rename(f"{KEYINDEX}/{run}", f"{KEYINDEX}/other")
     bench.open()
-    (said,) = bench.broker.made_anew
+    (said,) = bench.broker.rebuilt_files
     assert said.startswith("the key index: ")
     assert run in said
     assert bench.found("k") == ["M2", "M1"]
     bench.checkpoint()
     bench.open()
-    assert bench.broker.made_anew == []
+    assert bench.broker.rebuilt_files == []
     assert bench.found("k") == ["M2", "M1"]
 
 
@@ -146,7 +146,7 @@ def test_damage_met_while_running_is_refused_and_made_good_by_the_next_start(ben
     assert bench.found("k", count_max=1) == ["M2"]
     bench.checkpoint()
     bench.open()
-    assert bench.broker.made_anew == ["the key index: the snapshot names no sound files"]
+    assert bench.broker.rebuilt_files == ["the key index: the snapshot names no sound files"]
     assert bench.found("k") == ["M2", "M1"]
 
 

@@ -50,7 +50,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 def restart(store: Store) -> None:
     store.disk.kill(lambda _: 0)
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
-    assert not store.broker.made_anew
+    assert not store.broker.rebuilt_files
 
 
 def found(store: Store, wanted: int) -> int:

@@ -91,7 +91,7 @@ def test_an_id_that_was_never_put_is_not_there() -> None:
     assert not ids.may_hold(digest(9 << 40 | 1))
     assert ids.offsets(digest(9 << 40 | 1)) == []
     assert ids.offsets(digest(2 << 40 | 1)) == [2 * STEP]
-    assert ids.spilled_count == 4
+    assert ids.overflow_count == 4
 
 
 def test_a_table_that_grows_keeps_what_is_live_and_asks_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_table_that_grows_keeps_what_is_live_and_asks_no_index(monkeypatch: py
     ids.expire_before(STEP * 20_000)
     ids.fill([entries([(one, STEP * number) for number, one in enumerate(known[:40_000].tolist(), 60_000)])])
     assert ids._bits == 17
-    assert ids.spilled_count < 1_000
+    assert ids.overflow_count < 1_000
     offsets = [ids.offsets(digest(one)) for one in known.tolist()]
     assert all(STEP * (number + 60_000) in offsets[number] for number in range(40_000))
     assert all(STEP * number in offsets[number] for number in range(20_000, 60_000))
@@ -123,9 +123,9 @@ def test_a_live_id_is_never_overwritten_and_a_spilled_one_outlives_its_bucket() 
     assert ids.may_hold(digest(4 << 40))
     put(ids, 9 << 40, 5 * STEP)
     ids.flush_newest()
-    assert ids.spilled_count == 1
+    assert ids.overflow_count == 1
     ids.expire_before(5 * STEP)
-    assert ids.spilled_count == 0
+    assert ids.overflow_count == 0
     assert ids.offsets(digest(9 << 40)) == [5 * STEP]
 
 
@@ -140,7 +140,7 @@ def test_spilled_ids_are_bounded_and_the_index_is_asked_until_those_dropped_are_
     else:
         for pair in pairs:
             put(ids, *pair)
-    assert ids.spilled_count == 3
+    assert ids.overflow_count == 3
     assert ids.is_incomplete
     assert all(ids.may_hold(digest(id_hash)) for id_hash, _ in pairs)
     ids.expire_before(8 * STEP)

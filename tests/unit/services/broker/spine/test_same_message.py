@@ -16,7 +16,7 @@ from commitlog.message import Message
 from commitlog.record import Record
 from services.broker.sending import message_record
 from services.broker.spine import verb_properties
-from services.broker.spine.same_message import BROKERS_OWN, OF_EACH_TRY, is_same, is_sent
+from services.broker.spine.same_message import BROKER_PROPERTIES, PER_ATTEMPT_PROPERTIES, is_same, is_sent
 from services.broker.spine.validation import check_message
 from services.broker.timers.timer_records import (
     ReplacedTimer,
@@ -185,5 +185,5 @@ def test_the_names_left_out_are_not_content() -> None:
         topic="t", body=b"x", message_id="M1", tag="a", keys=("k",), message_group="g", lite_topic="one",
         priority=1, properties={property_names.TIMER_KEY: "k", property_names.TIMER_UNIQUE: "true"},
     )  # fmt: skip
-    assert BROKERS_OWN.isdisjoint(properties.pairs(properties.encode_message(message)))
-    assert OF_EACH_TRY.isdisjoint(properties.pairs(properties.encode_message(message)))
+    assert BROKER_PROPERTIES.isdisjoint(properties.pairs(properties.encode_message(message)))
+    assert PER_ATTEMPT_PROPERTIES.isdisjoint(properties.pairs(properties.encode_message(message)))

@@ -63,7 +63,7 @@ class Bench:
                     self.broker.read_ahead(effect.job)
                 if isinstance(effect, Retire):
                     effect.retirement.run(self.disk)
-                    while not self.broker.retired(effect.retirement, self.now_ms):
+                    while not self.broker.continue_retirement(effect.retirement, self.now_ms):
                         pass
             self.flush()
 
@@ -204,7 +204,7 @@ def test_a_held_timer_is_cancelled_moved_fired_and_replaced_by_its_names(bench: 
     timers, now_ms = bench.broker.timers, bench.now_ms
     found = timers.get_timer(TimerName("t", "stays"), now_ms)
     assert isinstance(found, PendingTimer)
-    assert (found.is_held, found.due_ms, found.moved_because) == (True, NOW_MS + 1_000, None)
+    assert (found.is_held, found.due_ms, found.move_reason) == (True, NOW_MS + 1_000, None)
     assert timers.cancel(TimerName("t", "cancelled"), "", now_ms).verdict is Verdict.CANCELLED
     assert timers.move(TimerName("t", "moved"), now_ms + HOUR_MS, now_ms).verdict is Verdict.MOVED
     assert timers.fire(TimerName("t", "fired"), now_ms).verdict is Verdict.FIRED

@@ -472,4 +472,4 @@ def test_a_file_of_the_key_index_that_a_merge_took_up_while_it_waited_to_be_chec
     assert keys.damage == ""
     store.checkpoint()
     reopen(store)
-    assert store.broker.made_anew == []
+    assert store.broker.rebuilt_files == []

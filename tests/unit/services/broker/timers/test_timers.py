@@ -83,7 +83,7 @@ class Store:
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
-                    self.broker.retired(effect.retirement, self.now_ms)
+                    self.broker.continue_retirement(effect.retirement, self.now_ms)
             self.flush()
             if self.broker.is_checkpoint_due:
                 self.checkpoint()

@@ -138,7 +138,7 @@ def found_ids(replica: Replica) -> list[str]:
 
 def test_queues_and_key_index_come_along(full_store: Path) -> None:
     disk, replica = opened_copy(full_store)
-    assert replica.core.made_anew == []
+    assert replica.core.rebuilt_files == []
     assert disk.list("keyindex") == sorted(run.name for run in replica.core.store.keys.runs)
     assert disk.list("consumequeue/t/0") == [
         path.name for path in (full_store / "consumequeue/t/0").iterdir()
@@ -158,7 +158,7 @@ def test_derived_files_that_the_senders_disk_has_spoiled_or_lost_are_made_anew(
     if not is_gone:
         path.write_bytes(spoiled)
     _, replica = opened_copy(full_store)
-    assert len(replica.core.made_anew) == 1
+    assert len(replica.core.rebuilt_files) == 1
     assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
 
 
@@ -174,11 +174,11 @@ def test_a_copy_takes_the_place_of_queues_that_cannot_be_deleted(full_store: Pat
     transfer.receive_copy(io.BytesIO(sent(full_store)), disk)
     assert transfer.install_copy(disk)
     assert disk.read(path, 0, 100) == (full_store / path).read_bytes()[:100]
-    assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.made_anew == []
+    assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.rebuilt_files == []
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "made_anew"),
+    ("unreadable", "rebuilt_files"),
     [
         ("consumequeue/t/0/00000000000000000000", "the consume queues"),
         (layout.QUEUES_WHOLE, "the consume queues"),
@@ -186,7 +186,7 @@ def test_a_copy_takes_the_place_of_queues_that_cannot_be_deleted(full_store: Pat
     ],
 )
 def test_a_copy_is_made_where_the_senders_disk_cannot_read_a_derived_file(
-    full_store: Path, unreadable: str, made_anew: str, monkeypatch: pytest.MonkeyPatch
+    full_store: Path, unreadable: str, rebuilt_files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad sector under what can be made anew kept each new node from its copy."""
     pread = os.pread
@@ -198,14 +198,14 @@ def test_a_copy_is_made_where_the_senders_disk_cannot_read_a_derived_file(
 
     monkeypatch.setattr(os, "pread", read)
     _, replica = opened_copy(full_store)
-    assert [one.partition(":")[0] for one in replica.core.made_anew] == [made_anew]
+    assert [one.partition(":")[0] for one in replica.core.rebuilt_files] == [rebuilt_files]
     assert len(found_ids(replica)) == 40 + 3 * ENTRIES_PER_FILE_MIN
 
 
 def test_what_came_to_a_queue_behind_the_checkpoint_is_not_sent(full_store: Path) -> None:
     [path] = (full_store / "consumequeue/t/0").iterdir()
     path.write_bytes(path.read_bytes() + b"what came since the checkpoint")
-    assert opened_copy(full_store)[1].core.made_anew == []
+    assert opened_copy(full_store)[1].core.rebuilt_files == []
 
 
 def test_many_small_files_of_queues_are_not_sent(store: Path) -> None:

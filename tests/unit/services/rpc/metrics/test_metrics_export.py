@@ -150,7 +150,7 @@ def test_behind_a_guard_an_export_may_bear_the_date_of_its_clients_start(watch: 
         for caller in (forged, replace(known, authorization="")):
             with pytest.raises(CallRefused):
                 await exported(watched.front, request, caller)
-        await watched.access.add_user("orders", renews=True)
+        await watched.access.add_user("orders", replaces_secret=True)
         with pytest.raises(CallRefused):
             await exported(watched.front, request, known)
         assert watched.refusals.counts["unsigned"] == 1
