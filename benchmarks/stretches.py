@@ -90,7 +90,7 @@ BLOCKS = blocks(260_000)
 class Client:
     """A connection of a client, as the protocol port has it: what is answered to a call ends it."""
 
-    host, number, is_encrypted, is_let_in = "127.0.0.1", 1, False, True
+    host, number, is_encrypted, is_authenticated = "127.0.0.1", 1, False, True
 
     def __init__(self, client_id: str) -> None:
         self.callers: dict[int, Any] = {}

@@ -25,7 +25,7 @@ from services.front.http2_frames import (
     END_HEADERS,
     END_STREAM,
     FRAME_BYTES_DEFAULT,
-    HEAD,
+    FRAME_HEADER,
     HEAD_BYTES,
     PADDED,
     PREFACE,
@@ -126,7 +126,7 @@ def _frames(connected: socket.socket, until: float) -> Iterator[Frame]:
     held, taken = b"", 0
     while True:
         while len(held) >= HEAD_BYTES:
-            high, low, kind, flags, stream_id = HEAD.unpack_from(held)
+            high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(held)
             length = high << 8 | low
             if length > FRAME_BYTES_DEFAULT:
                 raise CallFailed("UNKNOWN", "what answers does not speak HTTP/2")

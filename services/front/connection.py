@@ -6,7 +6,7 @@ Reading. `data_received` passes received bytes to `GrpcCalls`, and the resulting
 each iteration of the event loop, only a limited number of frames are parsed. If unparsed bytes remain,
 reading from the transport is paused and the connection is added to `Backlog`. The connections in `Backlog`
 are served in turn, so that a flood from one client does not delay other clients. If frames without progress
-have used a part of the client's allowance, each read is delayed by `LITTLE_SECONDS`.
+have used a part of the client's allowance, each read is delayed by `THROTTLE_SECONDS`.
 
 Writing. All output for a client in one iteration of the event loop is sent with a single `write` at the end
 of the iteration (`WriteQueue`), so that, for example, 32 replies require only one system call. While the
@@ -61,7 +61,7 @@ PONG_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
 """The time that a client has for reading the reason, and the number of bytes that it may send meanwhile."""
-LITTLE_SECONDS: Final = 0.01
+THROTTLE_SECONDS: Final = 0.01
 """The delay before the next read if a client sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
 """The maximum number of messages of a stream that are processed in one iteration of the event loop."""
@@ -195,20 +195,20 @@ class Connection(asyncio.Protocol):
         "_acceptor",
         "_answering",
         "_discarded_bytes",
-        "_has_hung_up",
         "_is_behind",
-        "_is_dirty",
+        "_is_closing",
         "_is_refused",
+        "_is_write_scheduled",
         "_shared",
         "_unread_bytes",
         "callers",
         "calls",
         "heard_at",
         "host",
+        "is_authenticated",
         "is_encrypted",
-        "is_let_in",
-        "is_listed",
-        "is_stranger",
+        "is_refusal_counted",
+        "is_unauthenticated",
         "number",
         "protocol",
         "transport",
@@ -226,9 +226,9 @@ class Connection(asyncio.Protocol):
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
         """The number of the connection, which is unique within the process."""
-        self.is_let_in = False
+        self.is_authenticated = False
         """Whether a call on the connection has been authenticated."""
-        self.is_stranger = self.is_listed = False
+        self.is_unauthenticated = self.is_refusal_counted = False
         """Whether the connection counts as unauthenticated, and whether its closure has been counted."""
         self.protocol = ""
         """The protocol negotiated by ALPN, or an empty string if TLS is not used."""
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, ServedCall] = {}
-        self._is_dirty = self._is_behind = self._has_hung_up = False
+        self._is_write_scheduled = self._is_behind = self._is_closing = False
         self._unread_bytes = self._discarded_bytes = 0
         """The number of unsent response bytes, and the number of bytes received after the end."""
         self._is_refused = False
@@ -265,17 +265,17 @@ class Connection(asyncio.Protocol):
         """Parse received bytes, and schedule another read if some bytes remain unparsed."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
-        if http2.is_over:
+        if http2.is_closed:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
                 # A client that sends more data than this may not receive the reason.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
-        if (self.calls.has_unread or http2.is_throttled) and not self._is_behind and not http2.is_over:
+        if (self.calls.has_unread or http2.is_throttled) and not self._is_behind and not http2.is_closed:
             self.transport.pause_reading()
             self._schedule_reading()
-        if not self._is_dirty:
+        if not self._is_write_scheduled:
             self.schedule_write()
 
     def continue_reading(self) -> None:
@@ -291,10 +291,10 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Schedule another read, which is delayed by `LITTLE_SECONDS` if the frames make no progress."""
+        """Schedule another read, which is delayed by `THROTTLE_SECONDS` if the frames make no progress."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
-            self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
+            self._shared.loop.call_later(THROTTLE_SECONDS, self._shared.backlog.add, self)
         else:
             self._shared.backlog.add(self)
 
@@ -324,13 +324,13 @@ class Connection(asyncio.Protocol):
 
     def schedule_write(self) -> None:
         """Schedule a write at the end of the current event loop iteration."""
-        if not self._is_dirty:
-            self._is_dirty = True
+        if not self._is_write_scheduled:
+            self._is_write_scheduled = True
             self._shared.writes.add(self)
 
     def write(self) -> None:
         """Write all output to the transport, and update the number of unsent bytes."""
-        self._is_dirty = False
+        self._is_write_scheduled = False
         if self.transport.is_closing():
             return
         self._handle_events(self.calls.events())
@@ -349,7 +349,7 @@ class Connection(asyncio.Protocol):
         if unread_bytes != self._unread_bytes:
             self._unread_bytes = unread_bytes
             self._shared.unread.set_bytes(self, unread_bytes)
-        if http2.is_over:
+        if http2.is_closed:
             self._close_after_output()
 
     def end_with_reason(self, why: str) -> None:
@@ -359,9 +359,9 @@ class Connection(asyncio.Protocol):
 
     def _close_after_output(self) -> None:
         """Close the connection after the remaining output, and abort it after `CLOSE_SECONDS`."""
-        if self._has_hung_up:
+        if self._is_closing:
             return
-        self._has_hung_up = True
+        self._is_closing = True
         if self._is_refused and self.transport.can_write_eof():
             self.transport.write_eof()  # The client closes the connection after it has read the reason.
         else:
@@ -419,7 +419,7 @@ class Connection(asyncio.Protocol):
     def reply(self, stream_id: int, message: bytes) -> None:
         """Reply to a call with a single message and the status OK."""
         self.calls.reply(stream_id, message)
-        if not self._is_dirty:
+        if not self._is_write_scheduled:
             self.schedule_write()
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "") -> None:

@@ -33,10 +33,10 @@ from typing import Any, Final, NamedTuple
 from commitlog import limits
 from commitlog.limits import REQUEST_BYTES_MAX
 from services.front.grpc_wire import (
+    DEFAULT_HEADERS,
     GRPC,
-    HEAD,
+    OK_TRAILERS,
     PREFIX_BYTES,
-    WELL,
     Messages,
     Refused,
     Status,
@@ -146,7 +146,7 @@ class IncomingRequest:
         "is_ended",
         "messages",
         "method",
-        "said_bytes",
+        "size_bytes",
         "unread_bytes",
         "whole",
     )
@@ -158,7 +158,7 @@ class IncomingRequest:
         """
         self.whole: bytes | None = None
         """The message of a unary request."""
-        self.said_bytes = -1
+        self.size_bytes = -1
         """The size in bytes of the message that was returned but not finished yet, or -1."""
         self.unread_bytes = 0
         """The number of received bytes that have not been returned to the client's window yet."""
@@ -171,7 +171,7 @@ class IncomingRequest:
     @property
     def memory_bytes(self) -> int:
         """The amount of memory that the request uses, in bytes."""
-        return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
+        return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.size_bytes)
 
 
 class GrpcCalls:
@@ -224,7 +224,7 @@ class GrpcCalls:
         if data or not events:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
-            if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
+            if self.http2.is_closed and isinstance(event, (RequestReceived, DataReceived)):
                 continue  # The connection has ended, possibly because of this request.
             self._handle_event(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
@@ -358,11 +358,11 @@ class GrpcCalls:
 
     def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
         """Add the next message of a request stream to `found`, unless the previous message is unfinished."""
-        if incoming.said_bytes >= 0:
+        if incoming.size_bytes >= 0:
             return
         message = incoming.messages.next()
         if message is not None:
-            incoming.said_bytes = len(message)
+            incoming.size_bytes = len(message)
             found.append(MessageReceived(stream_id, message))
             return
         self._reopen_window(stream_id, incoming, 0)
@@ -395,7 +395,7 @@ class GrpcCalls:
 
     def _is_too_slow(self, incoming: IncomingRequest) -> bool:
         """Return whether a request, or a message of a request stream, is being received too slowly."""
-        if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
+        if incoming.head is None and (incoming.size_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
         return self._now - incoming.began_at >= seconds
@@ -430,19 +430,19 @@ class GrpcCalls:
         self._held_bytes += by_bytes
 
     def _refuse(self, stream_id: int, status: Status, text: str) -> None:
-        self.http2.finish_answer(stream_id, refusal(status, text))
+        self.http2.end_response(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
         """Reply to a request that does not use gRPC with an HTTP status and a text."""
-        self.http2.begin_answer(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
+        self.http2.begin_response(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
-        self.http2.finish_answer(stream_id)
+        self.http2.end_response(stream_id)
 
     # Responses.
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Reply to a call with a single message and the status OK."""
-        self.http2.send_answer(stream_id, HEAD, frame_message(message), WELL)
+        self.http2.send_response(stream_id, DEFAULT_HEADERS, frame_message(message), OK_TRAILERS)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
         """Send the next message of a response stream."""
@@ -453,23 +453,25 @@ class GrpcCalls:
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
         """Send the header block of a response, optionally with additional header fields."""
         self._begun.add(stream_id)
-        self.http2.begin_answer(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
+        self.http2.begin_response(
+            stream_id, DEFAULT_HEADERS if not fields else encode_head(200, GRPC, dict(fields))
+        )
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
         """End a response with a status, a text, and the additional trailers `more`."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
-            self.http2.finish_answer(stream_id, encode_trailers(status, text) + more)
+            self.http2.end_response(stream_id, encode_trailers(status, text) + more)
         else:
-            self.http2.finish_answer(stream_id, refusal(status, text) + more)
+            self.http2.end_response(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
         """Finish a message, enlarge the client's window, and return the next events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
-        if incoming is not None and incoming.said_bytes >= 0:
-            incoming.said_bytes = -1
+        if incoming is not None and incoming.size_bytes >= 0:
+            incoming.size_bytes = -1
             self._reopen_window(stream_id, incoming, min(incoming.unread_bytes, incoming.messages.held_bytes))
             self._parse_messages(stream_id, incoming, found)
         return found

@@ -97,13 +97,13 @@ def percent_encode(text: str) -> str:
 
 
 GRPC: Final = "application/grpc"
-HEAD: Final = encode_head(200, GRPC, {"grpc-accept-encoding": "identity,gzip"})
-WELL: Final = encode_trailers(Status.OK)
+DEFAULT_HEADERS: Final = encode_head(200, GRPC, {"grpc-accept-encoding": "identity,gzip"})
+OK_TRAILERS: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
     """Return the header block of a refused call."""
-    return HEAD + encode_trailers(status, text)
+    return DEFAULT_HEADERS + encode_trailers(status, text)
 
 
 def parse_timeout(timeout: str) -> float:
@@ -158,7 +158,7 @@ class Messages:
         if self._wanted == PREFIX_BYTES:
             size = int.from_bytes(held[1:PREFIX_BYTES], "big")
             if size > self._max:
-                raise make_too_long(size, self._max)
+                raise size_error(size, self._max)
             if flag := held[0]:
                 if flag != 1 or not self._is_gzip:
                     raise Refused(
@@ -202,26 +202,26 @@ class Messages:
 class GzipMessage:
     """A message compressed with gzip, of which `left_bytes` bytes have not been received yet."""
 
-    __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
+    __slots__ = ("_expected_bytes", "_gzip", "_limit_bytes", "left_bytes", "plain")
 
     def __init__(self, size: int, message_bytes_max: int) -> None:
         self.left_bytes, self.plain = size, bytearray()
-        self._worth_bytes = UNPACKED_RATIO_MAX * size
-        self._most = min(
-            message_bytes_max, REQUEST_UNPACKED_BYTES_MAX, self._worth_bytes + UNPACKED_BYTES_FREE
+        self._expected_bytes = UNPACKED_RATIO_MAX * size
+        self._limit_bytes = min(
+            message_bytes_max, REQUEST_UNPACKED_BYTES_MAX, self._expected_bytes + UNPACKED_BYTES_FREE
         )
         self._gzip = zlib.decompressobj(_GZIP_WINDOW)
 
     @property
     def excess_bytes(self) -> int:
         """The number of decompressed bytes beyond the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
-        return max(0, len(self.plain) - self._worth_bytes)
+        return max(0, len(self.plain) - self._expected_bytes)
 
     def add(self, piece: bytes) -> None:
         """Decompress the next bytes, or raise `Refused` if they are invalid or the message is too long."""
         self.left_bytes -= len(piece)
         try:
-            self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
+            self.plain += self._gzip.decompress(piece, self._limit_bytes + 1 - len(self.plain))
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
@@ -230,8 +230,8 @@ class GzipMessage:
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )
-        if len(self.plain) > self._most:
-            raise make_too_long(len(self.plain), self._most)
+        if len(self.plain) > self._limit_bytes:
+            raise size_error(len(self.plain), self._limit_bytes)
 
     def end(self) -> bytes:
         """Return the message, or raise `Refused` if the message is truncated."""
@@ -240,6 +240,6 @@ class GzipMessage:
         return bytes(self.plain)
 
 
-def make_too_long(size: int, most: int) -> Refused:
+def size_error(size: int, most: int) -> Refused:
     """Return the error for a message that exceeds the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

@@ -38,7 +38,7 @@ overhead per field. Requests with larger blocks are refused. If no dynamic table
 of such a block are not decoded. If a dynamic table is used, the entire block is decoded, and the connection
 is closed if the block is more than four times the maximum size. The decoders cache up to `KEPT_FIELDS_MAX`
 fields for all connections together and up to `SHAPES_MAX` shapes per connection. The cost of decoding the
-last block is available as `work`, in units of 10 us, and the size of its fields as `said_bytes`.
+last block is available as `work`, in units of 10 us, and the size of its fields as `size_bytes`.
 """
 
 from __future__ import annotations
@@ -176,13 +176,13 @@ class FieldDecoder:
     `kept` is a cache of fields that is shared by all connections.
     """
 
-    __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
+    __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "size_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
         """The cost of the last block in units of 10 us, or 0 if the shape of the block was known."""
-        self.said_bytes = 0
+        self.size_bytes = 0
         """The length of the last block.
 
         If the shape of the block was unknown, this is the size of its fields, including 32 bytes of overhead
@@ -209,7 +209,7 @@ class FieldDecoder:
 
         Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is invalid.
         """
-        self.work, self.said_bytes = 0, len(block)
+        self.work, self.size_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
         for shape in self._shapes:
@@ -271,8 +271,8 @@ class FieldDecoder:
         except HPACKError as error:
             raise CompressionError(f"The header block cannot be decoded: {error}") from error
         self.work = len(pairs) // _TABLE_FIELDS_PER_STEP + len(block) // _BYTES_PER_STEP
-        self.said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
-        if len(pairs) > HEADERS_COUNT_MAX or self.said_bytes > HEADERS_BYTES_MAX:
+        self.size_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
+        if len(pairs) > HEADERS_COUNT_MAX or self.size_bytes > HEADERS_BYTES_MAX:
             raise HeadersTooLongError
         fields = [
             classify_field(_decode_latin1(bytes(name)), _decode_latin1(bytes(value))) for name, value in pairs
@@ -295,7 +295,7 @@ class FieldDecoder:
                 per_call[field.name] = block[value_at:following]
                 run_from = following
             at = following
-        self.said_bytes = HEADERS_BYTES_MAX - left_bytes
+        self.size_bytes = HEADERS_BYTES_MAX - left_bytes
         constant = _check_fields(fields)
         for name in per_call:
             del constant[name]

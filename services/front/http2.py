@@ -1,7 +1,7 @@
 """The server side of an HTTP/2 connection (RFC 9113), which parses bytes without using a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
-    send_answer, begin_answer ...       the responses; `take_output()` returns the bytes to write
+    send_response, begin_response ...       the responses; `take_output()` returns the bytes to write
 
 A stream consists of a request and the response to it. The handling of a frame depends on the state of its
 stream:
@@ -71,7 +71,7 @@ from services.front.http2_frames import (
     END_STREAM,
     FRAME_BYTES_DEFAULT,
     FRAME_BYTES_LIMIT,
-    HEAD,
+    FRAME_HEADER,
     HEAD_BYTES,
     PADDED,
     PING_BYTES,
@@ -238,7 +238,6 @@ class Http2Connection:
     __slots__ = (
         "_allowance",
         "_allowance_at",
-        "_asked_at",
         "_block",
         "_bounds",
         "_closing_from",
@@ -246,37 +245,38 @@ class Http2Connection:
         "_fields",
         "_frame_bytes",
         "_has_asked_for_no_table",
+        "_has_preface",
         "_headers_bytes",
-        "_heard_at",
-        "_is_greeted",
-        "_is_leaving",
+        "_is_draining",
         "_last_id",
+        "_last_progress",
+        "_last_received_at",
         "_needs_settings",
         "_now",
         "_out",
         "_partial_at",
         "_ping_at",
+        "_ping_sent_at",
         "_ready",
         "_receive_initial",
         "_receive_window",
         "_reset_by_us",
         "_rest",
         "_room_bytes",
-        "_said_at",
-        "_said_bytes",
         "_send_window",
+        "_sent_bytes",
         "_skipped",
         "_stream_send_window",
         "_streams",
         "_strikes",
         "_unacknowledged",
         "_unread_bytes",
-        "_unsaid_ends",
+        "_unsent_ends",
         "_waiting_bytes",
         "_work",
         "has_unread",
+        "is_closed",
         "is_full",
-        "is_over",
         "reached_at",
     )
 
@@ -296,7 +296,7 @@ class Http2Connection:
         """Whether there are frames that must be parsed in a later iteration of the event loop."""
         self._work = 0
         """The amount of work that may still be done by the current call of `receive`."""
-        self._is_greeted, self._needs_settings = False, True
+        self._has_preface, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
         """An incomplete header block, as (stream id, flags of the HEADERS frame, received bytes), or None."""
@@ -323,22 +323,22 @@ class Http2Connection:
         self._ready: dict[int, None] = {}
         """The streams with DATA that is blocked by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
-        self._said_bytes, self._said_at = 0, (0, now)
+        self._sent_bytes, self._last_progress = 0, (0, now)
         """The number of DATA bytes sent, and the pair (number, time) that `check_limits` last recorded."""
         self.is_full = False
         """Whether the transport has no room for more DATA."""
-        self._unsaid_ends: dict[int, None] = {}
+        self._unsent_ends: dict[int, None] = {}
         """The streams on which only the end of the response is blocked by the transport."""
         self._room_bytes = bounds.written_bytes
         """The number of DATA bytes that may still be added to the next output."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
-        self._heard_at, self._asked_at = now, 0.0
+        self._last_received_at, self._ping_sent_at = now, 0.0
         self.reached_at = 0.0
         """The time at which the client last acknowledged a `send_ping`, or 0 if it has never done so."""
         self._closing_from: int | None = None
         """The id of the last stream that is served during shutdown, or None."""
-        self._is_leaving = self.is_over = False
+        self._is_draining = self.is_closed = False
         self._events: list[Event] = []
 
     # Received frames.
@@ -348,9 +348,9 @@ class Http2Connection:
 
         `now` is the current time of a monotonic clock in seconds.
         """
-        if self.is_over:
+        if self.is_closed:
             return []
-        self._heard_at, self._now = now, now
+        self._last_received_at, self._now = now, now
         self._work, self.has_unread = self._bounds.work_per_turn, False
         if self.is_throttled:
             self._refill_allowance()
@@ -364,14 +364,14 @@ class Http2Connection:
 
     def _parse_frames(self, data: bytes) -> None:
         at, size = 0, len(data)
-        if not self._is_greeted:
+        if not self._has_preface:
             if not PREFACE.startswith(data[: len(PREFACE)]):
                 raise ProtocolViolation(Code.PROTOCOL_ERROR, "A connection begins with HTTP/2's preface.")
             if size < len(PREFACE):
                 self._rest = data
                 return
-            self._is_greeted, at = True, len(PREFACE)
-        unpack = HEAD.unpack_from
+            self._has_preface, at = True, len(PREFACE)
+        unpack = FRAME_HEADER.unpack_from
         while size - at >= HEAD_BYTES:
             high, low, kind, flags, stream_id = unpack(data, at)
             length = high << 8 | low
@@ -405,7 +405,7 @@ class Http2Connection:
                 at = self._handle_request(stream_id, payload, data, at)
             else:
                 handler(self, stream_id, flags, payload)
-            if self.is_over:
+            if self.is_closed:
                 return
         self._rest = data[at:] if at else data
         if self._block is not None or self._needs_settings or (self._rest and not at):
@@ -417,7 +417,7 @@ class Http2Connection:
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
         """Handle a request with one HEADERS frame, including its body if the body is in one DATA frame."""
         if len(data) - at >= HEAD_BYTES:
-            high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
+            high, low, kind, flags, same_id = FRAME_HEADER.unpack_from(data, at)
             length = high << 8 | low
             end = at + HEAD_BYTES + length
             is_whole = kind == Type.DATA and flags == END_STREAM and same_id == stream_id > self._last_id
@@ -487,7 +487,7 @@ class Http2Connection:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
             return  # The GOAWAY frame informs the client that the stream is not served.
-        headers_bytes = self._fields.said_bytes
+        headers_bytes = self._fields.size_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
             self._fail_stream(stream_id, Code.REFUSED_STREAM)
@@ -697,10 +697,10 @@ class Http2Connection:
         self._out.append(encode_ping(payload, is_answer=True))
 
     def _handle_pong(self, payload: bytes) -> None:
-        self._asked_at = 0.0
+        self._ping_sent_at = 0.0
         if payload == _REACHED_PING:
             self.reached_at = self._now
-        if payload == _DRAIN_PING and self._is_leaving and self._closing_from is None:
+        if payload == _DRAIN_PING and self._is_draining and self._closing_from is None:
             self._closing_from = self._last_id
             self._out.append(encode_goaway(self._last_id, Code.NO_ERROR, ""))
             self._end_if_idle()
@@ -753,7 +753,7 @@ class Http2Connection:
 
     # Sent frames.
 
-    def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
+    def send_response(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete response, consisting of a header block, DATA, and trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
@@ -767,22 +767,24 @@ class Http2Connection:
             self._out.append(
                 b"".join(
                     (
-                        HEAD.pack(0, len(head), Type.HEADERS, END_HEADERS, stream_id),
+                        FRAME_HEADER.pack(0, len(head), Type.HEADERS, END_HEADERS, stream_id),
                         head,
-                        HEAD.pack(size >> 8, size & 0xFF, Type.DATA, 0, stream_id),
+                        FRAME_HEADER.pack(size >> 8, size & 0xFF, Type.DATA, 0, stream_id),
                         data,
-                        HEAD.pack(0, len(trailers), Type.HEADERS, END_HEADERS | END_STREAM, stream_id),
+                        FRAME_HEADER.pack(
+                            0, len(trailers), Type.HEADERS, END_HEADERS | END_STREAM, stream_id
+                        ),
                         trailers,
                     )
                 )
             )
             self._close_answered(stream_id, stream)
             return
-        self.begin_answer(stream_id, head)
+        self.begin_response(stream_id, head)
         self.send_data(stream_id, data)
-        self.finish_answer(stream_id, trailers)
+        self.end_response(stream_id, trailers)
 
-    def begin_answer(self, stream_id: int, head: bytes) -> None:
+    def begin_response(self, stream_id: int, head: bytes) -> None:
         """Send the header block of a response."""
         if stream_id in self._streams:
             self._out.append(encode_frame(Type.HEADERS, END_HEADERS, stream_id, head))
@@ -808,7 +810,7 @@ class Http2Connection:
         if self._waiting_bytes > self._bounds.waiting_bytes:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
-    def finish_answer(self, stream_id: int, trailers: bytes = b"") -> None:
+    def end_response(self, stream_id: int, trailers: bytes = b"") -> None:
         """End a response with trailers, or with an empty DATA frame if there are no trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
@@ -819,7 +821,7 @@ class Http2Connection:
         # The stream still counts as open, because the number of unread error responses would otherwise be
         # unlimited.
         if self.is_full:
-            self._unsaid_ends[stream_id] = None
+            self._unsent_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
@@ -857,8 +859,8 @@ class Http2Connection:
 
         Streams that the client opens before it receives the GOAWAY frame are still served.
         """
-        if not self._is_leaving and not self.is_over:
-            self._is_leaving = True
+        if not self._is_draining and not self.is_closed:
+            self._is_draining = True
             self._out.append(
                 encode_goaway(STREAM_MASK, Code.NO_ERROR, "") + encode_ping(_DRAIN_PING, is_answer=False)
             )
@@ -866,7 +868,7 @@ class Http2Connection:
     def resume(self) -> list[Event]:
         """Send blocked output after the transport has room again, and return the resulting events."""
         self.is_full = False
-        ends, self._unsaid_ends = self._unsaid_ends, {}
+        ends, self._unsent_ends = self._unsent_ends, {}
         for stream_id in ends:
             if (stream := self._streams.get(stream_id)) is not None:
                 self._end_answer(stream_id, stream)
@@ -888,7 +890,7 @@ class Http2Connection:
 
     def charge_frames(self, count: float) -> None:
         """Reduce the allowance as if `count` frames without progress had been received."""
-        if not self.is_over:
+        if not self.is_closed:
             try:
                 self._spend_allowance(count)
             except ProtocolViolation as broken:
@@ -896,7 +898,7 @@ class Http2Connection:
 
     def send_ping(self) -> None:
         """Send a ping to the client, whose acknowledgement updates `reached_at`."""
-        if not self.is_over:
+        if not self.is_closed:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
@@ -905,22 +907,26 @@ class Http2Connection:
         End the connection if a limit of `ConnectionLimits` is exceeded. Return False if the client has not
         acknowledged a ping within `pong_seconds`.
         """
-        if self.is_over:
+        if self.is_closed:
             return True
         if self._partial_at is not None and now - self._partial_at >= self._bounds.frame_seconds:
             what = "A greeting" if self._needs_settings else "A header block" if self._block else "A frame"
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, f"{what} does not go on.")
             return True
-        said_bytes, since = self._said_at
-        if said_bytes != self._said_bytes or not (self._waiting_bytes or self._unsaid_ends or self.is_full):
-            self._said_at = self._said_bytes, now
+        sent_bytes, since = self._last_progress
+        if sent_bytes != self._sent_bytes or not (self._waiting_bytes or self._unsent_ends or self.is_full):
+            self._last_progress = self._sent_bytes, now
         elif now - since >= self._bounds.unread_seconds:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Nothing is read of what waits for it.")
             return True
-        if self._asked_at and now - self._asked_at >= pong_seconds and self._heard_at < self._asked_at:
+        if (
+            self._ping_sent_at
+            and now - self._ping_sent_at >= pong_seconds
+            and self._last_received_at < self._ping_sent_at
+        ):
             return False
-        if now - self._heard_at >= ping_seconds and self._heard_at >= self._asked_at:
-            self._asked_at = now
+        if now - self._last_received_at >= ping_seconds and self._last_received_at >= self._ping_sent_at:
+            self._ping_sent_at = now
             self._out.append(encode_ping(_ALIVE_PING, is_answer=False))
         return True
 
@@ -988,7 +994,7 @@ class Http2Connection:
             stream.send_window -= count
             self._send_window -= count
             self._room_bytes -= count
-            self._out.append(HEAD.pack(count >> 8, count & 0xFF, Type.DATA, 0, stream_id))
+            self._out.append(FRAME_HEADER.pack(count >> 8, count & 0xFF, Type.DATA, 0, stream_id))
             if count == len(left):
                 self._out.append(left)
                 left = b""
@@ -997,12 +1003,12 @@ class Http2Connection:
                 self._out.append(left[:count])
                 left = left[count:]
             frames -= 1
-        said_bytes = len(data) - len(left)
-        self._said_bytes += said_bytes
-        if said_bytes:
+        sent_bytes = len(data) - len(left)
+        self._sent_bytes += sent_bytes
+        if sent_bytes:
             self._strikes = 0
         # A client must not be able to regain allowance by sending small window updates.
-        if said_bytes >= min(len(data), _EARNING_BYTES):
+        if sent_bytes >= min(len(data), _EARNING_BYTES):
             self._earn_allowance()
         return left
 
@@ -1065,23 +1071,23 @@ class Http2Connection:
             self._waiting_bytes -= stream.waiting_bytes
             self._ready.pop(stream_id, None)
         if stream.is_ended:
-            self._unsaid_ends.pop(stream_id, None)
+            self._unsent_ends.pop(stream_id, None)
         if self._closing_from is not None:
             self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if not self._streams and not self.is_over:
-            self.is_over = True
+        if not self._streams and not self.is_closed:
+            self.is_closed = True
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def end_with_reason(self, code: Code, why: str) -> None:
         """End the connection with a GOAWAY frame that contains the reason."""
         self._out.append(encode_goaway(self._last_id, code, why))
-        self.is_over = True
+        self.is_closed = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()
         self._ready.clear()
-        self._unsaid_ends.clear()
+        self._unsent_ends.clear()
         self._headers_bytes, self._waiting_bytes = 0, 0
         self._rest, self._block, self.has_unread = b"", None, False
         self._events.append(ConnectionEnded(code, why))

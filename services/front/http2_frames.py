@@ -19,7 +19,7 @@ from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The connection preface that is sent by a client (RFC 9113, 3.4)."""
-HEAD: Final = struct.Struct(">HBBBI")
+FRAME_HEADER: Final = struct.Struct(">HBBBI")
 """The frame header, with the high 16 and low 8 bits of the length, the type, the flags, and the stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
@@ -87,7 +87,7 @@ class Code(IntEnum):
 def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Return a frame with the given type and payload."""
     size = len(payload)
-    return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+    return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def encode_settings(pairs: dict[Setting, int]) -> bytes:

@@ -7,7 +7,7 @@
 The port limits the number of connections and of unauthenticated connections per address, and the idle time of
 a connection (`services.front.admission`). The number and duration of concurrent TLS handshakes are also
 limited. The memory of a connection is limited by `services.front.http2.ConnectionLimits`. The limits of each
-connection are checked every `LOOK_SECONDS`.
+connection are checked every `CHECK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
 """The initial and maximum interval between two attempts to read more bytes."""
-LOOK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
 """The interval in seconds at which ping acknowledgements are checked."""
 REFUSALS_MAX: Final = 64
@@ -68,8 +68,9 @@ log = structlog.get_logger()
 class Port:
     """The protocol port of a broker, which must be created in the event loop that serves the port.
 
-    `tls` returns the context for a TLS handshake. If `tls` is None, TLS is not supported. If `asks_callers`
-    is true, a new connection counts as unauthenticated until one of its calls has been authenticated.
+    `tls` returns the context for a TLS handshake. If `tls` is None, TLS is not supported. If
+    `requires_authentication` is true, a new connection counts as unauthenticated until one of its calls has
+    been authenticated.
     """
 
     def __init__(
@@ -81,21 +82,25 @@ class Port:
         tls: Callable[[], ssl.SSLContext] | None,
         *,
         has_plaintext: bool = True,
-        asks_callers: bool = False,
+        requires_authentication: bool = False,
     ) -> None:
         self._shared, self._limits, self._http, self._refuse = shared, limits, http, refuse
-        self._tls, self._has_plaintext, self._asks_callers = tls, has_plaintext, asks_callers
+        self._tls, self._has_plaintext, self._requires_authentication = (
+            tls,
+            has_plaintext,
+            requires_authentication,
+        )
         self._loop = shared.loop
         self._admission = Admission(limits)
-        self._strangers: Counter[str] = Counter()
+        self._unauthenticated_count: Counter[str] = Counter()
         self._arriving: set[asyncio.Task[None]] = set()
         self._refusal_count = 0
         self._handshakes = asyncio.Semaphore(limits_of_all.HANDSHAKES_MAX)
         self._listening: socket.socket | None = None
         self._sweep = Sweep(
-            min(LOOK_SECONDS, limits.idle_seconds), shared.connections, self._check_connection
+            min(CHECK_SECONDS, limits.idle_seconds), shared.connections, self._check_connection
         )
-        self._is_leaving = False
+        self._is_shutting_down = False
         self._ended: asyncio.Future[None] | None = None
         """A future that is completed when the last connection has been closed."""
 
@@ -117,12 +122,12 @@ class Port:
         self._loop.add_reader(listening.fileno(), self._accept)
         self._sweep.start()
 
-    async def leave(self, grace_seconds: float) -> None:
+    async def shut_down(self, grace_seconds: float) -> None:
         """Stop accepting connections, and close all connections.
 
         Open calls may continue for up to `grace_seconds`.
         """
-        self._is_leaving = True
+        self._is_shutting_down = True
         self._stop_listening()
         for task in list(self._arriving):
             task.cancel()
@@ -189,8 +194,8 @@ class Port:
 
     async def _admit_connection(self, one: socket.socket, host: str) -> None:
         """Check the limits for a new connection, and serve or refuse the connection."""
-        has_strangers = self._strangers[host] >= self._limits.strangers_per_address
-        if has_strangers or not self._admission.admit(host):
+        is_over_limit = self._unauthenticated_count[host] >= self._limits.strangers_per_address
+        if is_over_limit or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
             await self._refuse_connection(one, TOO_MANY_REFUSAL)
             return
@@ -266,7 +271,7 @@ class Port:
                 return b""
             if len(seen) > known_bytes or not seen:
                 return seen
-            if _has_hung_up(one):
+            if _is_disconnected(one):
                 return b""
             await asyncio.sleep(pause_seconds)  # The socket remains readable because of the known bytes.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
@@ -291,7 +296,7 @@ class Port:
             assert self._tls is not None
             connection = await self._start_connection(one, host, self._tls())
         except (OSError, ssl.SSLError) as error:
-            if not self._is_leaving:
+            if not self._is_shutting_down:
                 self._refuse(describe_error(error), host, str(error))
             return False
         finally:
@@ -309,12 +314,12 @@ class Port:
         await self._loop.connect_accepted_socket(
             lambda: connection, one, ssl=tls, ssl_handshake_timeout=seconds
         )
-        if self._asks_callers:
-            connection.is_stranger = True
-            self._strangers[host] += 1
-            self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
+        if self._requires_authentication:
+            connection.is_unauthenticated = True
+            self._unauthenticated_count[host] += 1
+            self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
         else:
-            connection.is_let_in = True
+            connection.is_authenticated = True
         return connection
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
@@ -322,32 +327,32 @@ class Port:
 
         A connection is counted at most once, and is not counted during the shutdown of the port.
         """
-        if not self._is_leaving and not connection.is_listed:
-            connection.is_listed = True
+        if not self._is_shutting_down and not connection.is_refusal_counted:
+            connection.is_refusal_counted = True
             self._refuse(why, connection.host, detail)
 
     def remove_connection(self, connection: Connection) -> None:
         """Remove a closed connection from all counters."""
         self._admission.release(connection.host)
-        self._uncount_stranger(connection)
+        self._uncount_unauthenticated(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _uncount_stranger(self, connection: Connection) -> None:
-        if connection.is_stranger:
-            connection.is_stranger = False
-            self._strangers[connection.host] -= 1
-            if not self._strangers[connection.host]:
-                del self._strangers[connection.host]
+    def _uncount_unauthenticated(self, connection: Connection) -> None:
+        if connection.is_unauthenticated:
+            connection.is_unauthenticated = False
+            self._unauthenticated_count[connection.host] -= 1
+            if not self._unauthenticated_count[connection.host]:
+                del self._unauthenticated_count[connection.host]
 
-    def _expire_stranger(self, connection: Connection) -> None:
-        if connection.is_let_in or connection not in self._shared.connections:
-            self._uncount_stranger(connection)
+    def _expire_unauthenticated(self, connection: Connection) -> None:
+        if connection.is_authenticated or connection not in self._shared.connections:
+            self._uncount_unauthenticated(connection)
         elif connection.calls.http2.stream_count:
             self.count_refusal(connection, STRANGER, "")
             connection.transport.abort()
         else:  # For example, a health probe may never authenticate.
-            self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
+            self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
 
     async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
         """Refuse a connection in the client's protocol.
@@ -374,7 +379,7 @@ class Port:
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._loop.connect_accepted_socket(lambda: refusing, one)
-                await refusing.is_over
+                await refusing.closed
 
     async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
         """Discard the received bytes, send the response `said`, and close the socket."""
@@ -420,7 +425,7 @@ def describe_error(error: Exception) -> str:
     return SLOW if isinstance(error, ConnectionAbortedError) else LEFT
 
 
-def _has_hung_up(one: socket.socket) -> bool:
+def _is_disconnected(one: socket.socket) -> bool:
     """Return whether the client has closed its side of the connection.
 
     On systems without POLLRDHUP, return whether both sides have been closed.

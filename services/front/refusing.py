@@ -30,7 +30,7 @@ class RefusingConnection(asyncio.Protocol):
         self._reason = reason
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2Connection(BOUNDS, {}, loop.time())
-        self.is_over: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
         """A future that is completed when the connection has been closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -43,14 +43,14 @@ class RefusingConnection(asyncio.Protocol):
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text
-                self._http2.finish_answer(event.stream_id, refusal(self._reason.grpc_status, text))
+                self._http2.end_response(event.stream_id, refusal(self._reason.grpc_status, text))
                 self._http2.end_with_reason(Code.ENHANCE_YOUR_CALM, text)
                 break
         self._transport.write(self._http2.take_output())
-        if self._http2.is_over:
+        if self._http2.is_closed:
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Complete the future `is_over`."""
-        if not self.is_over.done():
-            self.is_over.set_result(None)
+        """Complete the future `closed`."""
+        if not self.closed.done():
+            self.closed.set_result(None)

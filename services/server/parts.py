@@ -153,7 +153,7 @@ def make_port(
         partial(tell_refused, refusals),
         make_grpc_context_source(files),
         has_plaintext=not settings.is_tls_only,
-        asks_callers=settings.auth,
+        requires_authentication=settings.auth,
     )
 
 
@@ -210,7 +210,7 @@ async def serving_port(
         yield
     finally:
         leave()
-        await port.leave(GRACE_SECONDS)
+        await port.shut_down(GRACE_SECONDS)
 
 
 def tls_files(settings: ServeSettings) -> TlsFiles:

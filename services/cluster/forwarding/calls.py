@@ -273,7 +273,7 @@ class Forwarding:
                     reply = await self._while_leads(attempt, _call_leader(attempt, asked.shape, message))
                     if attempt.may_be_done and asked.shape.method in WRITES:
                         _require_done(reply)
-                    asked.connection.is_let_in = True
+                    asked.connection.is_authenticated = True
                     asked.connection.reply(asked.stream_id, reply)
                     return
 
@@ -365,7 +365,7 @@ class Forwarding:
         call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
         async with aclosing(LeaderStream(call).replies(said.messages())) as replies:
             async for reply in replies:
-                asked.connection.is_let_in = True
+                asked.connection.is_authenticated = True
                 self.presence.record_revocation(kept, reply)
                 await asked.connection.send_message(asked.stream_id, reply)
 
@@ -535,7 +535,7 @@ def _user_of(head: Head) -> str:
 async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
-        asked.connection.is_let_in = attempt.has_answered = True
+        asked.connection.is_authenticated = attempt.has_answered = True
         attempt.reachability.record_answer(monotonic_ms())
         await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 

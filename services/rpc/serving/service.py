@@ -279,7 +279,7 @@ def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
     return caller
 
 
-def is_let_in(reply: Any) -> bool:
+def is_authorized(reply: Any) -> bool:
     """Return whether a reply is for somebody who has said who it is, or whom nobody asks."""
     return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
 

@@ -34,7 +34,7 @@ from services.rpc.serving.service import (
     Rpc,
     Streaming,
     Unary,
-    is_let_in,
+    is_authorized,
     reply_to,
     stream_to,
 )
@@ -122,7 +122,7 @@ class Serving:
         caller = replace(self._caller_of(connection, head), came_ms=came_ms)
         request = request_of(rpc, message)
         reply = await reply_to(name, rpc, request, caller, self._observe)
-        connection.is_let_in |= is_let_in(reply)
+        connection.is_authenticated |= is_authorized(reply)
         return bytes(reply.SerializeToString())
 
     async def told(
@@ -138,7 +138,7 @@ class Serving:
         caller = replace(self._caller_of(connection, head), came_ms=came_ms)
         async with aclosing(stream_to(name, rpc, parsed(rpc, messages), caller, self._observe)) as replies:
             async for reply in replies:
-                connection.is_let_in |= is_let_in(reply)
+                connection.is_authenticated |= is_authorized(reply)
                 yield reply.SerializeToString()
 
     def _caller_of(self, connection: Connection, head: Head) -> Caller:
@@ -160,7 +160,7 @@ class Serving:
 
     def _tell(self, connection: Connection, stream_id: int, reply: bytes, code: str) -> None:
         if code != UNAUTHORIZED:
-            connection.is_let_in = True
+            connection.is_authenticated = True
         connection.reply(stream_id, reply)
 
     async def _serve(
@@ -188,7 +188,7 @@ class Serving:
         self, connection: Connection, stream_id: int, name: str, rpc: Unary, request: Any, caller: Caller
     ) -> None:
         reply = await reply_to(name, rpc, request, caller, self._observe)
-        connection.is_let_in |= rpc.has_status and is_let_in(reply)
+        connection.is_authenticated |= rpc.has_status and is_authorized(reply)
         connection.reply(stream_id, reply.SerializeToString())
 
     async def _stream(
@@ -196,7 +196,7 @@ class Serving:
     ) -> None:
         async with aclosing(stream_to(name, rpc, request, caller, self._observe)) as replies:
             async for reply in replies:
-                connection.is_let_in |= rpc.has_status and is_let_in(reply)
+                connection.is_authenticated |= rpc.has_status and is_authorized(reply)
                 await connection.send_message(
                     stream_id, reply if isinstance(reply, bytes) else reply.SerializeToString()
                 )

@@ -80,7 +80,7 @@ async def in_process(certificates: Path) -> AsyncIterator[InProcess]:
         finally:
             server.live.receivers.close()
             server.sessions.close()
-            await server.port.leave(1.0)
+            await server.port.shut_down(1.0)
             await server.live.close()
 
 

@@ -115,7 +115,7 @@ def test_a_server_that_hangs_up_fails_the_row(peers: Any, play: Play) -> None:
         load.connections[0].start(load.receives(1, is_each=False))
         server.live.receivers.close()
         server.sessions.close()
-        await server.port.leave(0.0)
+        await server.port.shut_down(0.0)
         await load.finished.wait()
         with pytest.raises(http2.LoadFailed, match=r"goes away|hung up"):
             load.failures.check()

@@ -9,7 +9,7 @@ from hpack import Encoder
 
 from services.doctor import call as calling
 from services.doctor.call import CallFailed, call
-from services.front.grpc_wire import HEAD, WELL, Status, frame_message, refusal
+from services.front.grpc_wire import DEFAULT_HEADERS, OK_TRAILERS, Status, frame_message, refusal
 from services.front.http2_frames import (
     ACK,
     END_HEADERS,
@@ -28,9 +28,9 @@ from services.front.http2_frames import (
 GREETING = encode_settings({}) + encode_frame(Type.SETTINGS, ACK, 0)
 LAST = END_HEADERS | END_STREAM
 REPLY = (
-    encode_frame(Type.HEADERS, END_HEADERS, 1, HEAD)
+    encode_frame(Type.HEADERS, END_HEADERS, 1, DEFAULT_HEADERS)
     + encode_frame(Type.DATA, 0, 1, frame_message(b"seven"))
-    + encode_frame(Type.HEADERS, LAST, 1, WELL)
+    + encode_frame(Type.HEADERS, LAST, 1, OK_TRAILERS)
 )
 
 
@@ -66,7 +66,7 @@ def test_a_reply_is_returned() -> None:
 
 
 def test_a_ping_is_answered_and_what_is_not_of_the_call_passed_over() -> None:
-    other = encode_frame(Type.HEADERS, LAST, 3, WELL) + encode_frame(20, 0, 0, b"unknown")
+    other = encode_frame(Type.HEADERS, LAST, 3, OK_TRAILERS) + encode_frame(20, 0, 0, b"unknown")
     reply, told = answered(GREETING, encode_ping(b"12345678", is_answer=False), other, REPLY)
     assert reply == b"seven"
     assert encode_ping(b"12345678", is_answer=True) in told
@@ -82,7 +82,7 @@ def test_header_fields_may_be_compressed_continued_and_padded() -> None:
     head = encode_frame(Type.HEADERS, PADDED, 1, b"\2" + block[:3] + b"\0\0")
     data = encode_frame(Type.DATA, PADDED, 1, b"\1" + frame_message(b"seven") + b"\0")
     rest = encode_frame(Type.CONTINUATION, END_HEADERS, 1, block[3:])
-    end = encode_frame(Type.HEADERS, LAST, 1, WELL)
+    end = encode_frame(Type.HEADERS, LAST, 1, OK_TRAILERS)
     assert answered(GREETING, head, rest, data, end)[0] == b"seven"
 
 
@@ -111,7 +111,11 @@ def test_a_refusal_has_its_status_and_words() -> None:
         ),
         (GREETING + encode_frame(Type.HEADERS, LAST, 1, b"\x8d"), "UNKNOWN", "status of HTTP is 404"),
         (GREETING + encode_frame(Type.HEADERS, LAST, 1, b"\x88"), "status missing", ""),
-        (GREETING + encode_frame(Type.HEADERS, LAST, 1, HEAD + WELL), "INTERNAL", "not one plain message"),
+        (
+            GREETING + encode_frame(Type.HEADERS, LAST, 1, DEFAULT_HEADERS + OK_TRAILERS),
+            "INTERNAL",
+            "not one plain message",
+        ),
         (GREETING + encode_frame(Type.DATA, PADDED | END_STREAM, 1), "UNKNOWN", "missing"),
         (
             GREETING + 12 * encode_frame(Type.DATA, 0, 1, bytes(16_384)),

@@ -140,8 +140,8 @@ class Peer:
         return "" if self.goaway is None else Code(code_of(self.goaway)).name
 
     @property
-    def is_over(self) -> bool:
-        return self.server.http2.is_over
+    def is_closed(self) -> bool:
+        return self.server.http2.is_closed
 
 
 def pieces(attack: Frames, bytes_max: int = ATTACK_BYTES_MAX) -> Frames:
@@ -167,7 +167,7 @@ def test_an_attack_holds_little_and_is_told_why_it_must_go(name: str) -> None:
             peer.say(piece)
             peer.events.clear()
             held_bytes = max(held_bytes, tracemalloc.get_traced_memory()[0] - before)
-            if peer.is_over:
+            if peer.is_closed:
                 break
     finally:
         tracemalloc.stop()
@@ -177,7 +177,7 @@ def test_an_attack_holds_little_and_is_told_why_it_must_go(name: str) -> None:
     if name in ANSWERED:
         assert peer.server.http2.stream_count <= 1
         assert peer.statuses or name == "small_messages"
-    if peer.is_over:
+    if peer.is_closed:
         peer.server.release_requests()
         assert peer.parts.held_bytes == 0
 
@@ -248,7 +248,7 @@ def test_who_stops_in_the_middle_is_hung_up_on_though_a_byte_comes_now_and_then(
     peer = Peer(said)
     for _ in range(limits.FRAME_MS_MAX // 1000 - 1):
         peer.look(1.0)
-        assert not peer.is_over
+        assert not peer.is_closed
         if what == "frame":
             peer.say(b"\0")
     peer.look(1.5)
@@ -266,7 +266,7 @@ def test_who_goes_on_frame_by_frame_is_not() -> None:
         peer.look(5.0)
         peer.say(piece[50:])
         peer.look(5.0)
-    assert not peer.is_over
+    assert not peer.is_closed
 
 
 def test_a_request_that_does_not_come_is_refused_and_nothing_of_it_held() -> None:
@@ -280,7 +280,7 @@ def test_a_request_that_does_not_come_is_refused_and_nothing_of_it_held() -> Non
     assert peer.statuses == {str(int(Status.DEADLINE_EXCEEDED)): limits.CONNECTION_STREAMS_MAX}
     assert peer.resets == {Code.NO_ERROR: limits.CONNECTION_STREAMS_MAX}
     assert peer.parts.held_bytes == peer.server.http2.stream_count == 0
-    assert not peer.is_over
+    assert not peer.is_closed
 
 
 def test_what_is_no_grpc_and_does_not_come_is_answered_all_the_same() -> None:
@@ -299,7 +299,7 @@ def test_a_body_comes_at_some_speed_or_is_refused(call: bytes, bytes_per_second:
     for _ in range(200):
         peer.say(data(1, bytes(bytes_per_second % 16_384 or 16_384)))
         peer.look(1.0)
-    assert not peer.is_over
+    assert not peer.is_closed
     is_slow = bytes_per_second == 1
     assert peer.statuses == ({str(int(Status.DEADLINE_EXCEEDED)): 1} if is_slow else {})
     assert (CallCancelled(1) in peer.events) == (is_slow and call is STREAM_CALL)
@@ -328,7 +328,7 @@ def test_who_reads_nothing_of_what_waits_is_hung_up_on(is_below_zero: bool) -> N
     assert most - 100 * limits.CONNECTION_STREAMS_MAX <= peer.server.http2.waiting_bytes <= most
     peer.look(1.0)
     peer.look(limits.UNREAD_MS_MAX / 1000 - 2)
-    assert not peer.is_over
+    assert not peer.is_closed
     peer.look(3.0)
     assert peer.told == CALM
     assert peer.server.http2.waiting_bytes == 0
@@ -341,7 +341,7 @@ def test_who_reads_slowly_is_not() -> None:
         peer.look(limits.UNREAD_MS_MAX / 2000)
         peer.say(window_update(1, 100))
         peer.look(limits.UNREAD_MS_MAX / 2000)
-    assert not peer.is_over
+    assert not peer.is_closed
 
 
 def test_who_takes_nothing_from_its_socket_is_hung_up_on() -> None:
@@ -367,7 +367,7 @@ def test_windows_that_open_and_close_leave_no_trace() -> None:
     for number in range(2_000):
         peer.now += 0.1
         peer.say(settings(window=0) if number % 2 else settings(window=60_000))
-    assert not peer.is_over
+    assert not peer.is_closed
     assert len(http2._ready) <= http2.stream_count
 
 
@@ -380,7 +380,7 @@ def test_streams_that_are_reset_while_they_wait_leave_no_trace() -> None:
         peer.say(frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, b"", ends=True))
         assert len(http2._unsaid_ends) == 1
         peer.say(rst_stream(stream_id))
-    assert not peer.is_over
+    assert not peer.is_closed
     assert http2._unsaid_ends == http2._streams == {}
 
 
@@ -436,9 +436,9 @@ def test_an_honest_compressed_message_costs_nothing_and_one_of_nothing_does() ->
                 + b"".join(data(stream_id, body[at : at + 16_000]) for at in range(0, len(body), 16_000))
                 + data(stream_id, b"", ends=True)
             )
-            if peer.is_over or stream_id > 100:
+            if peer.is_closed or stream_id > 100:
                 break
-        assert peer.is_over != is_honest
+        assert peer.is_closed != is_honest
         assert peer.statuses["0"] > (40 if is_honest else 2)
 
 
@@ -456,7 +456,7 @@ def test_in_a_turn_little_is_unpacked() -> None:
     while server.has_unread:
         turns.append(server.receive(b"", 0.0))
     assert [len(one) for one in turns] == [2, 2]
-    assert not server.http2.is_over
+    assert not server.http2.is_closed
 
 
 def test_fields_may_be_so_many() -> None:

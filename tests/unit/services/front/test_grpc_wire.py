@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.front.grpc_wire import (
-    HEAD,
+    DEFAULT_HEADERS,
     PREFIX_BYTES,
     Messages,
     Refused,
@@ -158,13 +158,13 @@ def test_any_sentence_can_be_a_message_of_a_refusal(text: str) -> None:
     assert written.isascii()
     assert written.isprintable()
     assert unquote(written) == text
-    said = fields_of(HEAD + encode_trailers(Status.NOT_FOUND, text))
+    said = fields_of(DEFAULT_HEADERS + encode_trailers(Status.NOT_FOUND, text))
     assert said["grpc-status"] == "5"
     assert unquote(said.get("grpc-message", "")) == text
 
 
 def test_blocks_are_read_by_any_decoder() -> None:
-    assert fields_of(HEAD) == {
+    assert fields_of(DEFAULT_HEADERS) == {
         ":status": "200",
         "content-type": "application/grpc",
         "grpc-accept-encoding": "identity,gzip",

@@ -108,7 +108,7 @@ def test_a_request_and_its_answer() -> None:
     assert isinstance(asked, RequestReceived)
     assert (asked.stream_id, asked.body, asked.is_whole) == (1, b"asked", True)
     assert asked.head.fields == dict(REQUEST)
-    talk.server.send_answer(1, HEAD, b"told", END)
+    talk.server.send_response(1, HEAD, b"told", END)
     assert talk.told() == [
         Frame(HEADERS, END_HEADERS, 1, HEAD),
         Frame(DATA, 0, 1, b"told"),
@@ -206,7 +206,7 @@ def test_more_than_a_stream_may_send_ends_the_stream_and_more_than_the_connectio
     for _ in range(4):
         other.say(data(1, bytes(16_384)))
     assert code_of(other.say(data(1, bytes(16_384)))[-1]) == Code.FLOW_CONTROL_ERROR
-    assert other.server.is_over
+    assert other.server.is_closed
 
 
 def test_data_on_streams_that_are_over_is_given_back_to_the_connection() -> None:
@@ -220,15 +220,15 @@ def test_data_on_streams_that_are_over_is_given_back_to_the_connection() -> None
             assert (one.kind, one.stream_id) == (WINDOW_UPDATE, 0)
             given_back += int.from_bytes(one.payload, "big")
     assert given_back > 1_400_000
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
 
 
 def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
     talk = Talk(greeting=PREFACE + settings(window=5) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True) + request(3, ends=True))
-    talk.server.send_answer(1, HEAD, b"0123456789", END)
+    talk.server.send_response(1, HEAD, b"0123456789", END)
     assert [(one.kind, one.payload) for one in talk.told()] == [(HEADERS, HEAD), (DATA, b"01234")]
-    talk.server.send_answer(3, HEAD, b"abc", END)
+    talk.server.send_response(3, HEAD, b"abc", END)
     assert [one.payload for one in talk.told()] == [HEAD, b"abc", END]
     assert not talk.server.is_drained(1)
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"567"]
@@ -241,7 +241,7 @@ def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
 def test_settings_may_turn_a_window_negative() -> None:
     talk = Talk(greeting=PREFACE + settings(window=10) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True))
-    talk.server.begin_answer(1, HEAD)
+    talk.server.begin_response(1, HEAD)
     talk.server.send_data(1, b"0123456789")
     talk.told()
     talk.say(settings(window=2))
@@ -255,7 +255,7 @@ def test_streams_that_wait_for_the_connections_window_take_turns() -> None:
     talk = Talk(greeting=PREFACE + settings(window=1_000_000) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True) + request(3, ends=True))
     for stream_id in (1, 3):
-        talk.server.begin_answer(stream_id, HEAD)
+        talk.server.begin_response(stream_id, HEAD)
         talk.server.send_data(stream_id, bytes(100_000))
     sent = [one.stream_id for one in talk.told() if one.kind == DATA]
     assert set(sent) == {1}
@@ -267,7 +267,7 @@ def test_nothing_is_said_while_the_transport_takes_nothing() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
     talk.server.is_full = True
-    talk.server.send_answer(1, HEAD, b"told", END)
+    talk.server.send_response(1, HEAD, b"told", END)
     assert [one.payload for one in talk.told()] == [HEAD]
     assert talk.server.waiting_bytes == 4
     assert talk.server.resume() == [StreamDrained(1)]
@@ -280,7 +280,7 @@ def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
     talk.server.is_full = True
     for stream_id in (1, 3):
         talk.say(request(stream_id, ends=True))
-        talk.server.finish_answer(stream_id, HEAD + END)
+        talk.server.end_response(stream_id, HEAD + END)
         assert talk.told() == []
     assert talk.server.stream_count == 2
     talk.say(rst_stream(3))
@@ -293,7 +293,7 @@ def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
 def test_whatever_the_windows_do_all_comes_in_order(steps: list[tuple[int, bool]], first: int) -> None:
     talk = Talk(greeting=PREFACE + settings(window=first) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True))
-    talk.server.begin_answer(1, HEAD)
+    talk.server.begin_response(1, HEAD)
     said, told, number = b"", b"", 0
     for size, is_sent in steps:
         if is_sent:
@@ -307,7 +307,7 @@ def test_whatever_the_windows_do_all_comes_in_order(steps: list[tuple[int, bool]
         told += b"".join(one.payload for one in found if one.kind == DATA)
         assert said.startswith(told)
         assert talk.server.waiting_bytes == len(said) - len(told)
-    talk.server.finish_answer(1, END)
+    talk.server.end_response(1, END)
     found = talk.told() + talk.say(window_update(1, 1_000_000))
     told += b"".join(one.payload for one in found if one.kind == DATA)
     assert told == said
@@ -320,20 +320,20 @@ def test_whatever_the_windows_do_all_comes_in_order(steps: list[tuple[int, bool]
 def test_an_early_answer_tells_the_client_to_stop_and_what_was_under_way_is_ignored() -> None:
     talk = Talk()
     talk.say(request(1))
-    talk.server.finish_answer(1, HEAD + END)
+    talk.server.end_response(1, HEAD + END)
     told = talk.told()
     assert told[0] == Frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD + END)
     assert (told[1].kind, code_of(told[1])) == (RST_STREAM, Code.NO_ERROR)
     talk.took()
     assert talk.say(data(1, b"late") + data(1, b"", ends=True) + rst_stream(1)) == []
     assert talk.took() == []
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
 
 
 def test_one_that_has_said_all_is_not_told_to_stop() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
-    talk.server.finish_answer(1, HEAD + END)
+    talk.server.end_response(1, HEAD + END)
     assert [one.kind for one in talk.told()] == [HEADERS]
 
 
@@ -341,7 +341,7 @@ def test_one_stream_too_many_is_refused_and_may_come_again() -> None:
     talk = Talk()
     told = talk.say(b"".join(request(number) for number in (1, 3, 5, 7, 9)))
     assert [(one.kind, one.stream_id, code_of(one)) for one in told] == [(RST_STREAM, 9, Code.REFUSED_STREAM)]
-    talk.server.finish_answer(1, HEAD + END)
+    talk.server.end_response(1, HEAD + END)
     talk.told()
     talk.took()
     assert talk.say(request(11)) == []
@@ -362,7 +362,7 @@ def test_headers_of_open_streams_have_a_bound_together(has_table: bool, is_known
 
     told = [one for number in (1, 3, 5, 7) for one in talk.say(begun(number))]
     assert [(one.stream_id, code_of(one)) for one in told] == [(7, Code.REFUSED_STREAM)]
-    talk.server.finish_answer(1, HEAD + END)
+    talk.server.end_response(1, HEAD + END)
     talk.told()
     talk.took()
     assert talk.say(begun(9)) == []
@@ -376,7 +376,7 @@ def test_a_request_that_says_too_much_can_be_refused() -> None:
         + frame(CONTINUATION, END_HEADERS, 1, block(("x-a", "b" * 17_000))[16_000:])
     )
     assert talk.took() == [HeadersTooLong(1)]
-    talk.server.finish_answer(1, HEAD + END)
+    talk.server.end_response(1, HEAD + END)
     assert [one.kind for one in talk.told()] == [HEADERS, RST_STREAM]
 
 
@@ -435,7 +435,7 @@ def test_what_breaks_a_rule_of_a_stream_ends_that_stream_alone(said: bytes, code
     talk.took()
     assert talk.say(request(3) + data(3, b"asked", ends=True)) == []
     assert [one.stream_id for one in talk.took() if isinstance(one, RequestReceived)] == [3]
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
 
 
 CONNECTION_ERRORS: list[tuple[bytes, Code]] = [
@@ -496,7 +496,7 @@ def test_what_breaks_a_rule_of_the_connection_ends_it_with_a_sentence(said: byte
 def test_who_does_not_begin_as_http2_does_is_sent_away(said: bytes) -> None:
     talk = Talk(greeting=b"")
     assert code_of(talk.say(said)[-1]) == Code.PROTOCOL_ERROR
-    assert talk.server.is_over
+    assert talk.server.is_closed
 
 
 def test_what_is_unknown_is_ignored() -> None:
@@ -528,7 +528,7 @@ def test_frames_that_bring_nothing_forward_have_a_bound_which_time_moves(flood: 
     talk.say(request(1))
     for number in range(60):
         told = talk.say(flood(number))
-        if talk.server.is_over:
+        if talk.server.is_closed:
             break
     assert 40 <= number <= 51
     assert code_of(told[-1]) == Code.ENHANCE_YOUR_CALM
@@ -537,16 +537,16 @@ def test_frames_that_bring_nothing_forward_have_a_bound_which_time_moves(flood: 
     for number in range(300):
         slow.now += 1 / BOUNDS.idle_frames_per_second
         slow.say(flood(number))
-    assert not slow.server.is_over
+    assert not slow.server.is_closed
 
 
 def test_who_is_answered_may_say_more() -> None:
     talk = Talk()
     for number in range(1_000):
         talk.say(request(2 * number + 1) + data(2 * number + 1, b"x", ends=True) + window_update(0, 1))
-        talk.server.send_answer(2 * number + 1, HEAD, b"told", END)
+        talk.server.send_response(2 * number + 1, HEAD, b"told", END)
         talk.told()
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
 
 
 def test_a_header_block_that_goes_on_and_on_ends_the_connection() -> None:
@@ -554,7 +554,7 @@ def test_a_header_block_that_goes_on_and_on_ends_the_connection() -> None:
     told = talk.say(frame(HEADERS, 0, 1, b""))
     for _ in range(20):
         told = talk.say(frame(CONTINUATION, 0, 1, bytes(2_000)))
-        if talk.server.is_over:
+        if talk.server.is_closed:
             break
     assert code_of(told[-1]) == Code.ENHANCE_YOUR_CALM
 
@@ -564,9 +564,9 @@ def test_what_nobody_reads_has_a_bound() -> None:
         BOUNDS._replace(waiting_bytes=1_000), greeting=PREFACE + settings(window=0) + frame(SETTINGS, ACK, 0)
     )
     talk.say(request(1, ends=True))
-    talk.server.begin_answer(1, HEAD)
+    talk.server.begin_response(1, HEAD)
     talk.server.send_data(1, bytes(900))
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
     talk.server.send_data(1, bytes(900))
     assert code_of(talk.told()[-1]) == Code.ENHANCE_YOUR_CALM
     assert isinstance(talk.took()[-1], ConnectionEnded)
@@ -582,7 +582,7 @@ def test_pings_are_answered_and_too_many_end_the_connection_by_grpcs_rule() -> N
         talk.now += BOUNDS.ping_seconds
     for _ in range(3):
         talk.say(frame(PING, 0, 0, bytes(8)))
-        assert not talk.server.is_over
+        assert not talk.server.is_closed
     told = talk.say(frame(PING, 0, 0, bytes(8)))
     assert code_of(told[-1]) == Code.ENHANCE_YOUR_CALM
     assert told[-1].payload[8:] == b"too_many_pings"
@@ -591,12 +591,12 @@ def test_pings_are_answered_and_too_many_end_the_connection_by_grpcs_rule() -> N
 def test_who_measures_while_it_receives_may_ping() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
-    talk.server.begin_answer(1, HEAD)
+    talk.server.begin_response(1, HEAD)
     for _ in range(20):
         talk.say(frame(PING, 0, 0, bytes(8)))
         talk.server.send_data(1, b"more")
         talk.told()
-    assert not talk.server.is_over
+    assert not talk.server.is_closed
 
 
 def test_a_silent_client_is_asked_whether_it_is_there() -> None:
@@ -629,10 +629,10 @@ def test_a_server_that_leaves_serves_what_has_begun() -> None:
     assert talk.say(request(5) + data(5, b"late", ends=True)) == []
     assert talk.took() == []
     for stream_id in (1, 3):
-        assert not talk.server.is_over
-        talk.server.finish_answer(stream_id, HEAD + END)
+        assert not talk.server.is_closed
+        talk.server.end_response(stream_id, HEAD + END)
     assert talk.took() == [ConnectionEnded(Code.NO_ERROR, "")]
-    assert talk.server.is_over
+    assert talk.server.is_closed
 
 
 def test_a_client_keeps_its_table_until_it_has_acknowledged_that_it_is_to_have_none() -> None:
@@ -651,7 +651,7 @@ def test_a_client_keeps_its_table_until_it_has_acknowledged_that_it_is_to_have_n
     assert asked_for == [dict(REQUEST)] * 4
     assert not talk.server.uses_table
     talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 9, b"\xbe"))
-    assert talk.server.is_over
+    assert talk.server.is_closed
 
 
 def test_settings_that_were_not_sent_cannot_be_acknowledged() -> None:

@@ -122,10 +122,10 @@ class Machine(RuleBasedStateMachine):
         stream_id = self.some(number)
         if stream_id in self.server._streams and not self.server._streams[stream_id].is_ended:
             self.sent[stream_id] = self.sent.get(stream_id, 0) + size
-            self.server.begin_answer(stream_id, HEAD)
+            self.server.begin_response(stream_id, HEAD)
             self.server.send_data(stream_id, bytes(size))
             if ends:
-                self.server.finish_answer(stream_id, END)
+                self.server.end_response(stream_id, END)
         self.take()
 
     @rule(number=STREAMS, size=SIZES)
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         stream_id = self.some(number)
         if stream_id in self.server._streams and not self.server._streams[stream_id].is_ended:
             self.sent[stream_id] = self.sent.get(stream_id, 0) + size
-            self.server.send_answer(stream_id, HEAD, bytes(size), END)
+            self.server.send_response(stream_id, HEAD, bytes(size), END)
         self.take()
 
     @rule(number=STREAMS)
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
     def the_books_agree(self) -> None:
         server: Any = self.server
         streams = server._streams.values()
-        assert server._waiting_bytes == sum(one.waiting_bytes for one in streams) or server.is_over
+        assert server._waiting_bytes == sum(one.waiting_bytes for one in streams) or server.is_closed
         assert all(one.waiting_bytes == sum(map(len, one.waiting or ())) for one in streams)
         assert server.stream_count <= BOUNDS.streams
         assert server._headers_bytes == sum(one.headers_bytes for one in streams) <= BOUNDS.headers_bytes
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
         assert server.has_unread or len(server._rest) < 16_384 + 9
         assert not server._ready.keys() - server._streams.keys()
         assert not server._unsaid_ends.keys() - server._streams.keys()
-        if not server.is_over:
+        if not server.is_closed:
             held = sum(one.held_bytes for one in streams)
             assert server._receive_window + server._unread_bytes + held == BOUNDS.connection_window_bytes
             assert server._receive_window >= 0

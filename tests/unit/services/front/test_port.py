@@ -60,7 +60,7 @@ class Echo:
         return METHOD if path == "/s/Echo" else None
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        connection.is_let_in |= self.lets_in
+        connection.is_authenticated |= self.lets_in
         if self.answers:
             connection.reply(call.stream_id, call.message)
         else:
@@ -75,7 +75,7 @@ class Stage:
     """A port, whom it has refused, and clients."""
 
     def __init__(
-        self, limits: Limits, files: Path | None, *, has_plaintext: bool, asks_callers: bool
+        self, limits: Limits, files: Path | None, *, has_plaintext: bool, requires_authentication: bool
     ) -> None:
         self.refused: list[tuple[str, str]] = []
         self.echo = Echo()
@@ -88,7 +88,7 @@ class Stage:
             self._refuse,
             tls,
             has_plaintext=has_plaintext,
-            asks_callers=asks_callers,
+            requires_authentication=requires_authentication,
         )
         self.listening = socket.create_server((HOST, 0))
         self.number = self.listening.getsockname()[1]
@@ -155,20 +155,24 @@ Play = Callable[..., None]
 @pytest.fixture(params=["uvloop", "asyncio"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
     @asynccontextmanager
-    async def staged(limits: Limits, *, has_plaintext: bool, asks_callers: bool) -> AsyncIterator[Stage]:
-        stage = Stage(limits, tmp_path, has_plaintext=has_plaintext, asks_callers=asks_callers)
+    async def staged(
+        limits: Limits, *, has_plaintext: bool, requires_authentication: bool
+    ) -> AsyncIterator[Stage]:
+        stage = Stage(
+            limits, tmp_path, has_plaintext=has_plaintext, requires_authentication=requires_authentication
+        )
         stage.port.start(stage.listening)
         try:
             yield stage
         finally:
-            await stage.port.leave(0.0)
+            await stage.port.shut_down(0.0)
             assert not stage.shared.connections
 
     def play(
         scenario: Scenario, limits: Limits | None = None, *, plaintext: bool = True, asks: bool = False
     ) -> None:
         async def whole() -> None:
-            made = staged(limits or Limits(), has_plaintext=plaintext, asks_callers=asks)
+            made = staged(limits or Limits(), has_plaintext=plaintext, requires_authentication=asks)
             async with asyncio.timeout(SCENARIO_SECONDS), made as stage:
                 await scenario(stage)
 
@@ -453,7 +457,7 @@ def test_an_address_has_so_many_strangers_and_who_was_let_in_is_none(play: Play)
         assert stage.refused == [(TOO_MANY, HOST)]
         for client in (*known, *strangers):
             client.close()
-        await stage.until(lambda: not stage.port.connection_count and not stage.port._strangers)
+        await stage.until(lambda: not stage.port.connection_count and not stage.port._unauthenticated_count)
 
     play(scenario, Limits(strangers_per_address=2, stranger_seconds=0.05), asks=True)
 
@@ -487,7 +491,7 @@ def test_who_falls_silent_is_sent_away(play: Play) -> None:
 def test_a_client_that_is_dead_is_found_by_a_ping(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PING_SECONDS", "PONG_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
-    monkeypatch.setattr(ports, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(ports, "CHECK_SECONDS", 0.05)
 
     async def scenario(stage: Stage) -> None:
         client = await stage.connect()
@@ -586,7 +590,9 @@ def test_of_answers_that_nobody_reads_the_most_go_when_all_are_too_many(
             connection, stream_id = stage.echo.kept.pop()
             connection.reply(stream_id, bytes(size))
             clients.append((client, connection))
-            await stage.until(lambda one=connection: one.calls.http2.waiting_bytes or one.calls.http2.is_over)
+            await stage.until(
+                lambda one=connection: one.calls.http2.waiting_bytes or one.calls.http2.is_closed
+            )
         said = frames(await clients[1][0].rest())
         assert said[-1].kind == GOAWAY
         assert stage.refused == [("HTTP/2: enhance your calm", HOST)]
@@ -608,7 +614,7 @@ def test_a_port_that_leaves_lets_calls_end(play: Play) -> None:
         await client.greeted()
         client.ask()
         await stage.until(lambda: bool(stage.echo.kept))
-        leaving = asyncio.ensure_future(stage.port.leave(10.0))
+        leaving = asyncio.ensure_future(stage.port.shut_down(10.0))
         while (one := await client.frame()).kind != PING:
             pass
         client.say(frame(PING, ACK, 0, one.payload))

@@ -155,7 +155,7 @@ class Machine:
         self.live.receivers.close()
         self.sessions.close()
         self.forwarding.end_telemetry()
-        await self.port.leave(1.0)
+        await self.port.shut_down(1.0)
         await self.channel.close(None)
         await self.forwarding.close()
         for live in self.lives:  # each lead has one, whose timers go on until it is closed
@@ -547,7 +547,7 @@ def test_a_node_that_stops_ends_its_streams() -> None:
 class Answered:
     """A connection, as far as who answers a call of one message needs it."""
 
-    host, number, is_encrypted, is_let_in = "127.0.0.1", 1, False, False
+    host, number, is_encrypted, is_authenticated = "127.0.0.1", 1, False, False
 
     def __init__(self) -> None:
         self.callers: dict[int, Any] = {}

@@ -136,7 +136,7 @@ async def a_stage() -> AsyncIterator[Stage]:
         finally:
             stage.live.receivers.close()
             stage.sessions.close()
-            await stage.port.leave(1.0)
+            await stage.port.shut_down(1.0)
             await stage.live.close()
 
 
@@ -536,7 +536,7 @@ def test_a_server_that_stops_answers_what_is_under_way(play: Play) -> None:
             one.calls.http2.stream_count for one in stage.shared.connections
         ):
             await asyncio.sleep(0.01)
-        leaving = asyncio.ensure_future(stage.port.leave(5.0))
+        leaving = asyncio.ensure_future(stage.port.shut_down(5.0))
         await asyncio.sleep(0)
         stage.live.receivers.close()
         assert (await reading).status.code == wire.MESSAGE_NOT_FOUND
