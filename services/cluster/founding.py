@@ -151,7 +151,7 @@ class RemainingData(NamedTuple):
             )
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
-    def acceptance_options(self) -> str:
+    def loss_acceptance_options(self) -> str:
         """Return the command-line options that an operator must pass to confirm the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
@@ -206,7 +206,7 @@ def restore_from(
             raise LossNotAccepted(
                 f"{_differing_numbers(left, accepted_loss, accepted_damage)}{root} has {left.description()}. "
                 f"What the cluster has accepted after byte {left.end} is lost.{_founding_obstacle(engine)} "
-                f"If no other node has more: {left.acceptance_options()}.",
+                f"If no other node has more: {left.loss_acceptance_options()}.",
                 left.facts(),
             )
         _require_no_cluster(engine)  # check before modifying the store

@@ -610,7 +610,7 @@ class ClusterWorld(World):
 
     def _join_again(self) -> None:
         """Let the group of a consumer that goes on asking be known where the log may be deleted."""
-        if self.settings.retention.deletes and not self.broker.groups.receives(GROUP, TOPIC):
+        if self.settings.retention.deletes and not self.broker.groups.is_subscribed(GROUP, TOPIC):
             self.broker.groups.join(GROUP, TOPIC, {0: 0, 1: 0}, self.now_ms)
 
     def _forget_leader(self) -> None:

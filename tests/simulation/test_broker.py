@@ -567,7 +567,7 @@ class World:
         self.broker = self._open(acknowledged_offset)
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self._undo(told_offset)
-        if not self.broker.groups.receives(GROUP, TOPIC):
+        if not self.broker.groups.is_subscribed(GROUP, TOPIC):
             self.receive()  # a consumer goes on asking; see the beginning
         self.meet_trouble(0.5)
         self._send_again()

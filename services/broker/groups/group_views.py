@@ -150,7 +150,7 @@ class GroupViews:
     def _check_not_receiving(self, name: str, topic: str, now_ms: int) -> None:
         check_receivable(topic)
         self._topics.get_or_create(topic, now_ms)
-        if self._groups.receives(name, topic):
+        if self._groups.is_subscribed(name, topic):
             raise GroupExists(
                 f"{name} receives {topic} already. "
                 f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
@@ -165,7 +165,7 @@ class GroupViews:
             )
 
     def _topics_of(self, name: str, topic: str) -> list[str]:
-        if topic and not self._groups.receives(name, topic):
+        if topic and not self._groups.is_subscribed(name, topic):
             received = ", ".join(self._groups.topics_of(name)) or "no topic"
             raise GroupNotFound(f"{name} does not receive {topic}; it receives {received}.")
         return [topic] if topic else self._groups.topics_of(name)

@@ -117,8 +117,8 @@ class Groups:
         """Return the topics that a group receives, in alphabetical order."""
         return sorted(self._topics_of.get(group, ()))
 
-    def receives(self, group: str, topic: str) -> bool:
-        """Return whether a group receives a topic."""
+    def is_subscribed(self, group: str, topic: str) -> bool:
+        """Return whether a group is subscribed to a topic."""
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
@@ -345,12 +345,12 @@ class Groups:
             lease.generation,
             self.leases.clock.to_broker_time(lease.visible_ms),
             lease.leased_ms,
-            acks.clipped(lease.consumer),
+            acks.clip(lease.consumer),
             bool(lease.client_id),
             lease.message_group,
             lease.is_changed,
             lease.is_suspended,
-            acks.clipped(lease.attempt_id),
+            acks.clip(lease.attempt_id),
             lease.is_lengthened,
         )
         self._apply_lease(key, entry, now_ms)
@@ -365,7 +365,7 @@ class Groups:
         if failure is not None or lease.message_group:
             attempts = flight.attempts(offset).made - (failure is None)
             cause = 0 if failure is None else failure.cause
-            consumer = acks.clipped(lease.consumer)
+            consumer = acks.clip(lease.consumer)
             entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
             self._apply_lease(key, entry, now_ms)
         self.leases.end([flight.give_back(offset)])

@@ -227,4 +227,4 @@ def failure_of(lease: Lease, now_ms: int) -> Failure | None:
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED
-    return Failure(now_ms, cause, acks.clipped(lease.consumer))
+    return Failure(now_ms, cause, acks.clip(lease.consumer))

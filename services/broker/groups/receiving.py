@@ -288,7 +288,7 @@ class Receiving:
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.peek_in_flight(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
-        failure = Failure(now_ms, Cause.GIVEN_UP, acks.clipped(lease.consumer))
+        failure = Failure(now_ms, Cause.GIVEN_UP, acks.clip(lease.consumer))
         attempts = counted.failed(failure)._replace(made=made)
         given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
         return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
@@ -377,7 +377,7 @@ class Receiving:
 
         Return the log offset to make durable, or 0 if the group is already subscribed to the topic.
         """
-        if self._groups.receives(group, topic):
+        if self._groups.is_subscribed(group, topic):
             return 0
         is_latest = self._settings.group_start is StartPosition.LATEST
         # The positions include the queues of a deleted topic with the same name. The current topic may have
@@ -612,7 +612,7 @@ class Receiving:
             receipt = receipts.decode(handle)
         except InvalidReceiptHandle:
             return None
-        is_known = topic in self._topics and self._groups.receives(group, topic)
+        is_known = topic in self._topics and self._groups.is_subscribed(group, topic)
         if receipt.epoch >= self._store.log.epoch or not is_known:
             return None
         found, offset = self._topics.get(topic), receipt.queue_offset

@@ -1,10 +1,10 @@
 """Converts many timer records to ready records in one operation, by copying byte ranges.
 
-    timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
-    ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
+    timer record   header | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
+    ready record   header | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed-size part of a record (`commitlog.record.HEAD_V4`). Each property consists of a name,
-\\x01, a value, and \\x02. Only records of the most common form are cut: a record that has IPv4 hosts and a
+\\x01, a value, and \\x02. x02 records of the most common form are cut: a record that has has hosts and a
 message id, and that ends with the two properties of its target. All other records, such as records of moved
 timers or records with a verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all
 records in one operation.
@@ -54,9 +54,9 @@ class Cut:
     """The ready records cut from the sound records `stored` of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
-        fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
-        is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
-        is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
+        headers = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
+        is_plain = (headers["magic"] == record.MAGIC_V1) & (headers["flag"] == 0)
+        is_plain &= (headers["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
         """The indices in `stored` of the records that were cut, in ascending order."""
         self.queues: list[tuple[str, int]] = []
@@ -65,9 +65,9 @@ class Cut:
         """The index in `stored` and the properties of each cut record that may have a tag or keys."""
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
-        self._cut_records(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
+        self._cut_records(stored, timer_offsets, headers["body_bytes"].tolist(), is_plain.tolist())
         assert len(self.places) == len(self.queues) == len(self._parts) == len(self._digests)
-        self._fronts = fronts[self.places]
+        self._headers = headers[self.places]
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
@@ -80,7 +80,7 @@ class Cut:
         lengths = np.array(list(map(len, self._parts)), np.int64)
         ends = np.cumsum(lengths)
         starts = ends - lengths
-        _write_fronts(content, starts, self._new_fronts(lengths))
+        _write_headers(content, starts, self._new_headers(lengths))
         bulk.seal(content, starts, ends)
         sealed = bytes(content)
         return [sealed[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -113,13 +113,13 @@ class Cut:
             self.queues.append((topic.name, queue_id))
             self.places.append(place)
 
-    def _new_fronts(self, lengths: Integers) -> np.ndarray[Any, np.dtype[np.void]]:
-        fronts = self._fronts.copy()
-        fronts["record_bytes"], fronts["physical_offset"] = lengths, self._timer_offsets
-        fronts["queue_id"] = [queue_id for _, queue_id in self.queues]
+    def _new_headers(self, lengths: Integers) -> np.ndarray[Any, np.dtype[np.void]]:
+        headers = self._headers.copy()
+        headers["record_bytes"], headers["physical_offset"] = lengths, self._timer_offsets
+        headers["queue_id"] = [queue_id for _, queue_id in self.queues]
         for name in ("queue_offset", "reconsume_times", "half_offset"):
-            fronts[name] = 0
-        return fronts
+            headers[name] = 0
+        return headers
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
@@ -154,7 +154,7 @@ def _real_topic(pairs: bytes) -> RealTopic | None:
     return RealTopic(name, topic_field(name)[0], topic + b"#")
 
 
-def _write_fronts(content: bytearray, starts: Integers, fronts: np.ndarray[Any, np.dtype[np.void]]) -> None:
-    assert len(fronts) == len(starts), "a record without a front"
+def _write_headers(content: bytearray, starts: Integers, headers: np.ndarray[Any, np.dtype[np.void]]) -> None:
+    assert len(headers) == len(starts), "a record without a header"
     columns = starts[:, np.newaxis] + np.arange(_FIXED_BYTES)
-    np.frombuffer(content, np.uint8)[columns] = fronts.view(np.uint8).reshape(-1, _FIXED_BYTES)
+    np.frombuffer(content, np.uint8)[columns] = headers.view(np.uint8).reshape(-1, _FIXED_BYTES)

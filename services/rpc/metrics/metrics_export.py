@@ -159,7 +159,7 @@ class Exports:
     def _exists(self, key: Key) -> bool:
         """Return whether there is such a topic, and such a group that receives it."""
         if key.group:
-            return self._live.core.groups.receives(key.group, key.topic)
+            return self._live.core.groups.is_subscribed(key.group, key.topic)
         try:
             self._live.core.topics.get(key.topic)
         except TopicNotFound:

@@ -124,8 +124,8 @@ def test_what_became_of_leases_is_read_back(written: list[LeaseEntry]) -> None:
 
 @given(st.text(max_size=300))
 def test_text_is_read_back_as_it_was_clipped(words: str) -> None:
-    assert acks.read_text(acks.text(words), 0)[0] == acks.clipped(words)
-    assert acks.clipped(acks.clipped(words)) == acks.clipped(words)
+    assert acks.read_text(acks.text(words), 0)[0] == acks.clip(words)
+    assert acks.clip(acks.clip(words)) == acks.clip(words)
 
 
 @given(st.sets(st.integers(0, 50)))

@@ -67,7 +67,7 @@ async def there(front: Any, *callers: Caller) -> None:
         await front.call("Heartbeat", service.HeartbeatRequest(), caller)
     await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
     for group in GROUPS:
-        if not front.live.core.groups.receives(group, "t"):
+        if not front.live.core.groups.is_subscribed(group, "t"):
             await front.live.call(front.live.core.group_views.create, group, "t", Start())
 
 
