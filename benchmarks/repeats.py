@@ -104,7 +104,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     def flush(core: Broker, now_ms: int) -> None:
         while (one := core.take_flush()) is not None:
             one.write()
-            core.flushed(one, now_ms)
+            core.complete_flush(one, now_ms)
 
     def send(core: Broker, now_ms: int, sent: list[Message], batch: int) -> float:
         began = time.process_time()
@@ -132,7 +132,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     def checkpoint(core: Broker, disk: MemoryDisk, now_ms: int) -> None:
         done = core.checkpoint(now_ms)
         done.write(disk)
-        core.checkpointed(done)
+        core.complete_checkpoint(done)
 
     disk, now_ms = MemoryDisk(), NOW_MS
     fresh = Broker.open(MemoryDisk(), settings, now_ms)

@@ -149,7 +149,7 @@ def commit_log(where: str, in_flight: str) -> float:
             flush = log.take_flush()
             assert flush is not None
             writers.submit(flush.write).result()
-            log.flushed(flush)
+            log.complete_flush(flush)
         seconds = time.perf_counter() - began
     assert log.durable_offset == log.end_offset
     return len(new) / seconds

@@ -343,7 +343,7 @@ def held(bench: Bench) -> dict[str, float]:
     began = time.perf_counter()
     checkpoint.write(bench.live._disk)
     written_s = time.perf_counter() - began
-    core.checkpointed(checkpoint)
+    core.complete_checkpoint(checkpoint)
     disk = bench.live._disk
     size = sum(disk.size(f"{SNAPSHOTS}/{name}") for name in disk.list(SNAPSHOTS)) / 2**20
     return {

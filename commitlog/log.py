@@ -189,7 +189,7 @@ class CommitLog:
         self._gathered, self._makes_segment = [], False
         return flush
 
-    def flushed(self, flush: Flush) -> None:
+    def complete_flush(self, flush: Flush) -> None:
         """Process a flush that has been written.
 
         The records of a flush become readable when all earlier flushes have been written.
@@ -223,13 +223,13 @@ class CommitLog:
         between = [one for one in self.segments.first_offsets if min(firsts) <= one <= max(firsts)]
         return tuple(map(layout.segment_path, between))
 
-    def synced(self, sync: Sync) -> None:
-        """Process a successful sync, and publish the synced offset to processes that read the live log."""
+    def complete_sync(self, sync: Sync) -> None:
+        """Process a successful sync, and publish the complete_sync offset to processes that read the live log."""
         assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
-    def took_in(self) -> None:
+    def publish_replicated(self) -> None:
         """Publish the end of the log to processes that read the live log.
 
         All records must be in the leader's log.
@@ -301,7 +301,7 @@ class CommitLog:
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
-    def not_synced(self, sync: Sync) -> None:
+    def abandon_sync(self, sync: Sync) -> None:
         """Take back a sync that was not performed after an earlier failure.
 
         The sync is included in the next sync.

@@ -465,7 +465,7 @@ class Dispatch:
         paths, self._unsynced = [*self._unsynced], {}
         return paths
 
-    def not_synced(self, paths: Iterable[str]) -> None:
+    def abandon_sync(self, paths: Iterable[str]) -> None:
         """Take back the paths of a failed checkpoint, so that the next checkpoint syncs the files."""
         self._unsynced |= dict.fromkeys(paths)
 

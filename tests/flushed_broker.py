@@ -24,7 +24,7 @@ class FlushedBroker:
         effects: list[object] = []
         while flush := self.broker.take_flush():
             flush.write()
-            effects += self.broker.flushed(flush, self.now_ms)
+            effects += self.broker.complete_flush(flush, self.now_ms)
         return effects
 
     def advance(self, by_ms: int) -> list[object]:
@@ -42,7 +42,7 @@ class FlushedBroker:
         for effect in self.broker.tick(self.now_ms):
             if isinstance(effect, ReadTimers):
                 effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
+                self.broker.complete_timers_job(effect.job)
             else:
                 effects.append(effect)
         return effects
@@ -51,7 +51,7 @@ class FlushedBroker:
         """Write a checkpoint."""
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def reopen(self) -> None:
         """Start the broker again from its disk."""

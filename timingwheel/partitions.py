@@ -229,7 +229,7 @@ class Partitions:
 
     # Methods for rows that were read ahead.
 
-    def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
+    def complete_read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
         """Add the rows read by a job.
 
         Return an empty list, because `advance` has already returned the near timers.
@@ -242,7 +242,7 @@ class Partitions:
         self._drop_done()
         return []
 
-    def read_ahead_failed(self, job: ReadAhead) -> None:
+    def abandon_read_ahead(self, job: ReadAhead) -> None:
         """Abandon a failed job. `advance` returns the job again after one second."""
         if self._job is job:
             self._job = None

@@ -150,14 +150,14 @@ class Shell:
 
     def _flushed(self, flush: Flush) -> None:
         self._flying_count -= 1
-        self._carry_out(self.core.flushed(flush, self.clock()))
+        self._carry_out(self.core.complete_flush(flush, self.clock()))
         self._calm()
 
     def _checkpoint(self) -> None:
         last = self.core.take_flush()
         if last is not None:
             last.write()
-            self._carry_out(self.core.flushed(last, self.clock()))
+            self._carry_out(self.core.complete_flush(last, self.clock()))
         checkpoint, began = self.core.checkpoint(self.clock()), time.perf_counter()
         self._is_checkpointing = True
 
@@ -165,14 +165,14 @@ class Shell:
             self._is_checkpointing = False
             self.checkpoint_count += 1
             self.checkpoint_seconds += time.perf_counter() - began
-            self.core.checkpointed(checkpoint)
+            self.core.complete_checkpoint(checkpoint)
 
         self._give(partial(checkpoint.write, self.disk), written)
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ReadTimers):
-                then = partial(self.core.read_ahead, effect.job)
+                then = partial(self.core.complete_timers_job, effect.job)
                 self._give(partial(effect.job.run, self.disk), then)
 
     def _give(self, work: Callable[[], None], then: Callable[[], None]) -> None:

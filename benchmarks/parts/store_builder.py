@@ -78,7 +78,7 @@ def make_empty(disk: RealDisk) -> int:
     flush = broker.take_flush()
     assert flush is not None
     flush.write()
-    broker.flushed(flush, NOW_MS)
+    broker.complete_flush(flush, NOW_MS)
     broker.checkpoint(NOW_MS).write(disk)
     return broker.durable_offset
 

@@ -446,19 +446,19 @@ class Broker:
         """Return whether a schedule is due and its message can be appended without waiting for a flush."""
         return bool(self._due_schedules) and not self.store.has_flush_backlog
 
-    def read_ahead(self, job: TimersJob) -> None:
+    def complete_timers_job(self, job: TimersJob) -> None:
         """Process the result of a timer file job, such as the timers that a worker has read ahead."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
             self.timer_repair.complete_job(job)
             return
-        for due_ms, timer_offset in self.timers.partitions.read_ahead(job):
+        for due_ms, timer_offset in self.timers.partitions.complete_read_ahead(job):
             self.timers.near.schedule(timer_offset, due_ms)
 
-    def read_ahead_failed(self, job: TimersJob) -> None:
+    def requeue_timers_job(self, job: TimersJob) -> None:
         """Schedule a retry of a timer file job that failed in a worker."""
         if isinstance(job, ReadAhead):
-            self.timers.partitions.read_ahead_failed(job)
+            self.timers.partitions.abandon_read_ahead(job)
         else:
             assert isinstance(job, (CheckJob, RepairJob))
             self.timer_repair.requeue_job(job)
@@ -472,7 +472,7 @@ class Broker:
         self.timer_repair.repair_some(now_ms)
         self.timer_repair.allow_check()
 
-    def clock_jumped(self, from_ms: int, until_ms: int) -> None:
+    def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a clock step.
 
         This method must be called before any other method is called with the new time. The step does not
@@ -497,14 +497,14 @@ class Broker:
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return the queue entries to write before `entries_written`, or None if there are no new entries."""
+        """Return the queue entries to write before `complete_entries`, or None if there are no entries."""
         return self.store.dispatch.take()
 
-    def entries_written(self) -> bool:
+    def complete_entries(self) -> bool:
         """Process the result of writing queue entries, and return whether all entries have been written."""
         return self.store.dispatch.written()
 
-    def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
+    def complete_flush(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a completed flush visible, and return the effects that wake waiting receivers.
 
         Records that belong to a queue are published in batches to reduce the cost per message. A batch ends
@@ -517,7 +517,7 @@ class Broker:
             self.housekeeping.record_reserve_use()
         woken, self.groups.woken = self.groups.woken, {}
         queued: list[Appended] = []
-        for one in self.store.flushed(flush):
+        for one in self.store.complete_flush(flush):
             if one.queue is None:
                 self._publish(queued)
                 self._publish((one,))
@@ -580,7 +580,7 @@ class Broker:
             unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )
 
-    def checkpointed(self, checkpoint: Checkpoint) -> None:
+    def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Update the state of the parts after a checkpoint has been written to disk."""
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
@@ -590,7 +590,7 @@ class Broker:
         self.store.dispatch.doubt(checkpoint.failed)
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
-            self._log.synced(checkpoint.log_sync)
+            self._log.complete_sync(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
         self.timers.complete_checkpoint(checkpoint.timers)
         self.timer_repair.report_indexes()
@@ -602,22 +602,22 @@ class Broker:
         The core must not be used after a failed sync (`SyncFailed`), because a later sync would report
         success even if earlier writes were lost. The store must then be reopened.
         """
-        self.store.dispatch.not_synced(checkpoint.queue_paths)
+        self.store.dispatch.abandon_sync(checkpoint.queue_paths)
         if checkpoint.is_mark_attempted:
             self.store.dispatch.complete_mark_attempt()
         self.store.dispatch.doubt(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
         self.timers.abandon_checkpoint(checkpoint.timers)
         if checkpoint.log_sync is not None:
-            self._log.not_synced(checkpoint.log_sync)
+            self._log.abandon_sync(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync to run before the call of `synced`, or None if no sync is pending."""
+        """Return the next sync to run before the call of `complete_sync`, or None if no sync is pending."""
         return self._log.take_sync()
 
-    def synced(self, sync: Sync) -> None:
+    def complete_sync(self, sync: Sync) -> None:
         """Record that a sync has completed successfully."""
-        self._log.synced(sync)
+        self._log.complete_sync(sync)
 
     def continue_retirement(self, retirement: Retirement, now_ms: int) -> bool:
         """Continue a retirement after a worker has written the keep file or deleted the segments.
@@ -679,7 +679,7 @@ class Broker:
         job = self._advance_partitions(now_ms)
         while job is not None:
             job.run(self._disk)
-            self.read_ahead(job)
+            self.complete_timers_job(job)
             job = (
                 None if self.timers.partitions.head_due_ms() is not None else self._advance_partitions(now_ms)
             )
@@ -784,14 +784,14 @@ class Broker:
         self._log.follow_to(end_offset)
         if (flush := self._log.take_flush()) is not None:
             flush.write()
-            self._log.flushed(flush)
+            self._log.complete_flush(flush)
         for each in found:
             facts = facts_of(each.record)
             for fact in facts:
                 if isinstance(fact, LogCut):
                     self.housekeeping.keep_records_below(fact)
             self._replay(each, facts)
-        self._log.took_in()
+        self._log.publish_replicated()
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:

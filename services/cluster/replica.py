@@ -238,7 +238,7 @@ class Replica:
         """
         done = self.core.checkpoint(now_ms)
         done.write(self._disk)
-        self.core.checkpointed(done)
+        self.core.complete_checkpoint(done)
         self.core.delete_covered()
         self.core.timer_repair.check_on_follower(self._disk, now_ms)
 

@@ -257,7 +257,7 @@ class Flushing:
     def _end_entries(self, error: BaseException | None) -> None:
         if error is not None:
             raise error
-        if not self._is_void and self._owner.core.entries_written():
+        if not self._is_void and self._owner.core.complete_entries():
             self._take_entries()  # More entries may be waiting to be written.
         self._continue_writing()
 
@@ -330,7 +330,7 @@ class Flushing:
             return
         if error is None:
             before_offset = self._owner.core.written_offset
-            self._owner.core.checkpointed(checkpoint)
+            self._owner.core.complete_checkpoint(checkpoint)
             log_checkpoint(
                 self._disk, checkpoint, before_offset, self._loop.time() - self._checkpoint_began_at
             )
@@ -366,4 +366,4 @@ class Flushing:
     def _end_sync(self, core: Broker, sync: Sync, error: BaseException | None) -> None:
         if error is not None:
             raise error
-        core.synced(sync)
+        core.complete_sync(sync)

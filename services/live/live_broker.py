@@ -557,7 +557,7 @@ class LiveBroker:
         if self._core is None:
             self._unreported_step_ms += until_ms - from_ms
         else:
-            self._core.clock_jumped(from_ms, until_ms)
+            self._core.record_clock_jump(from_ms, until_ms)
             self.reschedule_tick()
 
     def _schedule_tick(self) -> None:
@@ -595,7 +595,7 @@ class LiveBroker:
     def apply_flush(self, flush: Flush) -> None:
         """Send the responses that were waiting for a completed flush, and wake waiting receives."""
         core = self._broker
-        effects = core.flushed(flush, self._clock())
+        effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
         self.answers.advance(core.durable_offset)
         self.room.admit_waiting()
@@ -636,7 +636,7 @@ class LiveBroker:
         self._core = core
         if self._unreported_step_ms:
             now_ms = self._clock()
-            core.clock_jumped(now_ms - self._unreported_step_ms, now_ms)
+            core.record_clock_jump(now_ms - self._unreported_step_ms, now_ms)
             self._unreported_step_ms = 0
         core.damage.add_listener(log_damage)
         self.answers.advance(core.durable_offset)
@@ -686,9 +686,9 @@ class LiveBroker:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
         except OSError as error:
             log.warning("timers could not be read ahead", reason=str(error))
-            core.read_ahead_failed(job)
+            core.requeue_timers_job(job)
         else:
-            core.read_ahead(job)
+            core.complete_timers_job(job)
         self._flush_and_plan()
         if before is not None:
             await before

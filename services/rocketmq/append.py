@@ -42,4 +42,4 @@ class Appender:
         flush = self._log.take_flush()
         if flush is not None:
             flush.write()
-            self._log.flushed(flush)
+            self._log.complete_flush(flush)

@@ -171,7 +171,7 @@ def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
         broker.repair_files(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write()
-            broker.flushed(flush, now_ms)
+            broker.complete_flush(flush, now_ms)
     broker.checkpoint(now_ms).write(disk)
     return list(broker.damage)
 

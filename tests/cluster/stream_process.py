@@ -34,7 +34,7 @@ def write(store: Path, acked: Path) -> None:
             broker.sending.send(Message(topic="t", body=bytes(100), message_id=f"{at:032d}"), now_ms())
         while (flush := broker.take_flush()) is not None:
             flush.write()
-            broker.flushed(flush, now_ms())
+            broker.complete_flush(flush, now_ms())
         number += BATCH_COUNT
         with acked.with_name("acked.ids").open("a") as ids:
             ids.write("".join(f"{at:032d}\n" for at in range(number - BATCH_COUNT, number)))

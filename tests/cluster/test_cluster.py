@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Path:
     flush = log.take_flush()
     assert flush is not None
     flush.write()
-    log.flushed(flush)
+    log.complete_flush(flush)
     disk.close()
     return folder
 

@@ -81,13 +81,13 @@ class World:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def checkpoint(self) -> None:
         self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def go(self, by_ms: int) -> None:
         """Lets time pass at once, and everything happen that is due by then."""
@@ -97,7 +97,7 @@ class World:
             for effect in effects:
                 if isinstance(effect, ReadTimers):
                     effect.job.run(self.disk)
-                    self.broker.read_ahead(effect.job)
+                    self.broker.complete_timers_job(effect.job)
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)

@@ -71,14 +71,14 @@ def send_for_ever(store: Path, answered: Path) -> None:
 def _flush(broker: Broker) -> None:
     while (flush := broker.take_flush()) is not None:
         flush.write()
-        broker.flushed(flush, now_ms())
+        broker.complete_flush(flush, now_ms())
 
 
 def _keep_house(broker: Broker, disk: RealDisk) -> None:
     """Write a checkpoint, and let segments go that it covers."""
     checkpoint = broker.checkpoint(now_ms())
     checkpoint.write(disk)
-    broker.checkpointed(checkpoint)
+    broker.complete_checkpoint(checkpoint)
     for effect in broker.tick(now_ms()):
         if isinstance(effect, Retire):
             effect.retirement.run(disk)

@@ -87,12 +87,12 @@ class Shell:
         """Makes durable what was appended; a checkpoint is written when one is due."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self._carry_out(self.broker.flushed(flush, self.now_ms))
+            self._carry_out(self.broker.complete_flush(flush, self.now_ms))
             self._follow()
         if self.broker.is_checkpoint_due:
             checkpoint = self.broker.checkpoint(self.now_ms)
             checkpoint.write(self.disk)
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
 
     def restart(self) -> None:
         """Starts the broker anew from what is on disk."""

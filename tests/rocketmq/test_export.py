@@ -48,7 +48,7 @@ class Shop:
     def flush(self) -> None:
         while (write := self.broker.take_flush()) is not None:
             write.write()
-            self.broker.flushed(write, now_ms())
+            self.broker.complete_flush(write, now_ms())
 
     def close(self) -> None:
         self._disk.close()

@@ -48,7 +48,7 @@ def opened(root: Path) -> Iterator[Broker]:
 def flush(broker: Broker, at_ms: int) -> None:
     while (write := broker.take_flush()) is not None:
         write.write()
-        broker.flushed(write, at_ms)
+        broker.complete_flush(write, at_ms)
 
 
 def bodies(told: Told, *kinds: str) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_what_waits_is_delivered_once_and_what_was_delivered_is_not(
             for effect in broker.tick(later_ms):
                 if isinstance(effect, ReadTimers):
                     effect.job.run(RealDisk(root))
-                    broker.read_ahead(effect.job)
+                    broker.complete_timers_job(effect.job)
             if broker.gauges().pending_timers == 0:
                 break
         flush(broker, later_ms)

@@ -107,7 +107,7 @@ class Machine:
             return
         by_ms = self.chance.choice(CLOCK_STEPS_MS)
         self.now_ms += by_ms
-        self.broker.clock_jumped(self.now_ms - by_ms, self.now_ms)
+        self.broker.record_clock_jump(self.now_ms - by_ms, self.now_ms)
         for course in self.oracle.now():
             for held in course.held.values():
                 held.visible_ms += by_ms
@@ -174,7 +174,7 @@ class Machine:
         self.chance.shuffle(self.flying)
         for flush in self.flying:
             flush.write()
-            self._carry_out(self.broker.flushed(flush, self.now_ms))
+            self._carry_out(self.broker.complete_flush(flush, self.now_ms))
         self.flying.clear()
         self.write_entries()
         self.follow()
@@ -184,7 +184,7 @@ class Machine:
         """Writes the queue entries that wait in memory, or lets them wait."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
 
     def quieten(self) -> None:
         """Flushes until everything that is done is durable."""
@@ -208,7 +208,7 @@ class Machine:
             elif isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
         else:
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
 
     def crash(self) -> None:
         """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""

@@ -185,7 +185,7 @@ class SecondCore:
     def _checkpoint(self, core: Broker) -> None:
         done = core.checkpoint(self._world.now_ms)
         done.write(self._disk)
-        core.checkpointed(done)
+        core.complete_checkpoint(done)
 
     def _freeze_slowly(self, core: Broker) -> None:
         """Take some rows of a state that was frozen before, as a live broker does between two turns."""

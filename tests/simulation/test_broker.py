@@ -307,7 +307,7 @@ class World:
         self.chance.shuffle(self.flying)
         for flush in self.flying:
             flush.write()
-            self._carry_out(self.broker.flushed(flush, self.now_ms))
+            self._carry_out(self.broker.complete_flush(flush, self.now_ms))
             self._hear()
         self.flying.clear()
         self.write_entries()
@@ -319,14 +319,14 @@ class World:
         """Writes the queue entries that wait in memory, or lets them wait."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
 
     def sync(self) -> None:
         """With asynchronous flushes: takes to disk what they wrote."""
         sync = self.broker.take_sync()
         if sync is not None:
             sync.run(self.disk)
-            self.broker.synced(sync)
+            self.broker.complete_sync(sync)
             self._hear()
 
     def take_flush(self) -> None:
@@ -348,7 +348,7 @@ class World:
             if isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
         else:
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
             self._hear()
         if self.chance.random() < 0.1:
             self.disk.well()  # else a part of it may be left, which is damage that no start looks for
@@ -521,7 +521,7 @@ class World:
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, ReadTimers):
                 effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
+                self.broker.complete_timers_job(effect.job)
 
     def _retire(self) -> None:
         """Runs the deletions that may run; a crash can come between one and the core's hearing of it."""

@@ -83,17 +83,17 @@ class Bench:
         assert self.broker is not None
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
         if (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
 
     def checkpoint(self) -> None:
         assert self.broker is not None
         self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def keep_house(self) -> None:
         """Lets time pass, and deletes what may go."""

@@ -128,7 +128,7 @@ class Disaster:
                 core.sending.send(message, world.now_ms)
                 while (one := core.take_flush()) is not None:
                     one.write()
-                    core.flushed(one, world.now_ms)
+                    core.complete_flush(one, world.now_ms)
                 replica.sink.beat({})
             replica.checkpoint(world.now_ms)
             self.stranger = stranger

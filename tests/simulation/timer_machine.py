@@ -177,14 +177,14 @@ class Machine:
     def run_jobs(self, failing: float = 0.1) -> None:
         for job in self.jobs:
             if self.chance.random() < failing:
-                self.broker.read_ahead_failed(job)
+                self.broker.requeue_timers_job(job)
                 continue
             try:
                 job.run(self.disk)
             except OSError:
-                self.broker.read_ahead_failed(job)
+                self.broker.requeue_timers_job(job)
             else:
-                self.broker.read_ahead(job)
+                self.broker.complete_timers_job(job)
         self.jobs.clear()
 
     def set_clock_back(self) -> None:
@@ -198,7 +198,7 @@ class Machine:
         self.chance.shuffle(self.flying)
         for flush in self.flying:
             flush.write()
-            self._carry_out(self.broker.flushed(flush, self.now_ms))
+            self._carry_out(self.broker.complete_flush(flush, self.now_ms))
         self.flying.clear()
         self.write_entries()
         self.follow()
@@ -208,7 +208,7 @@ class Machine:
         """Writes the queue entries that wait in memory, or lets them wait."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
 
     def take_flush(self) -> None:
         flush = self.broker.take_flush()
@@ -251,7 +251,7 @@ class Machine:
         else:
             done, self.checkpoint = self.checkpoint, None
             end_offset = self.broker.end_offset
-            self.broker.checkpointed(done)
+            self.broker.complete_checkpoint(done)
             self._see_appended(end_offset)
 
     def _write_checkpoint(self) -> None:

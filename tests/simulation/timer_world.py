@@ -516,7 +516,7 @@ class World(Machine):
             self.settle()
             done = self.broker.checkpoint(self.now_ms)
             done.write(self.disk)
-            self.broker.checkpointed(done)
+            self.broker.complete_checkpoint(done)
 
     def check_names(self) -> None:
         """Every name still says what became of its timer, or that this is long ago."""

@@ -383,10 +383,10 @@ class World:
         """Make durable what is appended."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self._carry_out(self.broker.flushed(flush, self.now_ms))
+            self._carry_out(self.broker.complete_flush(flush, self.now_ms))
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
         self._retire()
 
     def checkpoint(self) -> None:
@@ -401,7 +401,7 @@ class World:
             if isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
         else:
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
 
     def crash(self) -> None:
         """Lose the power, perhaps amid a flush."""

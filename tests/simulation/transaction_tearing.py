@@ -96,7 +96,7 @@ def flush(broker: Broker, disk: MemoryDisk) -> None:
     """Makes durable what was appended."""
     while (one := broker.take_flush()) is not None:
         one.write()
-        broker.flushed(one, NOW_MS)
+        broker.complete_flush(one, NOW_MS)
 
 
 def messages(broker: Broker) -> int:

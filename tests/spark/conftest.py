@@ -271,7 +271,7 @@ class Shop:
             jobs = [one.job for one in self.broker.tick(self.now_ms) if isinstance(one, ReadTimers)]
             for job in jobs:
                 job.run(self.disk)
-                self.broker.read_ahead(job)
+                self.broker.complete_timers_job(job)
             is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset or self.is_due
             self.flush()
 
@@ -284,7 +284,7 @@ class Shop:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def trade(self) -> None:
         """A day without any fault: p1 and p2 are paid, t1 and t2 time out; two pushes."""

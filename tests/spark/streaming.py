@@ -50,7 +50,7 @@ class Writer:
         flush = self.log.take_flush()
         assert flush is not None
         flush.write()
-        self.log.flushed(flush)
+        self.log.complete_flush(flush)
 
     def killed_and_restarted(self) -> None:
         """Die with half a record written behind the durable offset; the next run writes over it."""

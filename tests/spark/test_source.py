@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flush = log.take_flush()
     assert flush is not None
     flush.write()
-    log.flushed(flush)
+    log.complete_flush(flush)
     disk.write("format", 0, b"tidewheel 1\n")
     disk.close()
     return folder

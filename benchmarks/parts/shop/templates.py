@@ -273,7 +273,7 @@ class Teller:
             jobs = [one.job for one in self._broker.tick(until_ms) if isinstance(one, ReadTimers)]
             for job in jobs:
                 job.run(self.disk)
-                self._broker.read_ahead(job)
+                self._broker.complete_timers_job(job)
             self._flush()
             due_ms = self._broker.next_due_ms()
             is_going_on = bool(jobs) or (due_ms is not None and due_ms <= until_ms)
@@ -281,7 +281,7 @@ class Teller:
     def _flush(self) -> None:
         while (flush := self._broker.take_flush()) is not None:
             flush.write()
-            self._broker.flushed(flush, self._now_ms)
+            self._broker.complete_flush(flush, self._now_ms)
 
     def _lift(self, *names: str) -> None:
         """Keep the records that are new in the log under these names; leave out where a name is empty."""

@@ -99,7 +99,7 @@ class Wheel:
         assert not look.near, "all were written before"
         while look.job is not None:
             look.job.run(self._disk)
-            self._partitions.read_ahead(look.job)
+            self._partitions.complete_read_ahead(look.job)
             look = self._partitions.advance(self._now_ms)
         if self._partitions.wants_checkpoint:
             self._checkpoint()

@@ -49,11 +49,11 @@ class Core:
         """Make everything durable, and the checkpoint that is due."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
         if self.broker.is_checkpoint_due:
             checkpoint = self.broker.checkpoint(self.now_ms)
             checkpoint.write(self.disk)
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
 
 
 def core(root: str, producers: str, seconds: str) -> dict[str, Any]:

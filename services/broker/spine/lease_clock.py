@@ -11,7 +11,7 @@ records.
 
 Rules:
 - The core does not read a clock. Instead, the server compares the system clock with a monotonic clock before
-  each call, and reports clock steps to the core (`Broker.clock_jumped`, `services.live.clock`).
+  each call, and reports clock steps to the core (`Broker.record_clock_jump`, `services.live.clock`).
 - Clock steps before startup are unknown, so elapsed time is equal to the broker's time at startup. Recovery
   treats the lease ends in records as elapsed time, and the remaining time of a lease after a restart
   therefore depends on the system clock (`Leases.restore`).

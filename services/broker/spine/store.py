@@ -8,7 +8,8 @@
 2. The `apply` methods of the parts depend only on a fact and its stamp, and not on a clock, a setting, or the
    disk. For this reason, recovery and followers build the same tables from the same records. Recovery and
    followers must call `prepare_queue` for each record before `apply` (`Broker.append_replicated`).
-3. `flushed` returns the records that have become durable, in log order. The broker then publishes these
+3. `complete_flush` returns the records that have become durable, in log order. The broker then publishes
+these
    records to the queues, the key index, the timers, and the receivers.
 
 A response that depends on a record is sent only when the log is durable beyond the offset of the record.
@@ -368,10 +369,10 @@ class Store:
         """The number of appended records that are not durable yet."""
         return len(self._appended)
 
-    def flushed(self, flush: Flush) -> Iterator[Appended]:
+    def complete_flush(self, flush: Flush) -> Iterator[Appended]:
         """Advance the durable offset, and yield the records that have become durable, in log order."""
         before_offset = self.log.durable_offset
-        self.log.flushed(flush)
+        self.log.complete_flush(flush)
         durable_offset = self.log.durable_offset
         assert before_offset <= durable_offset <= self.log.end_offset, "durable goes forward, within the log"
         while self._appended and self._appended[0].end_offset <= durable_offset:

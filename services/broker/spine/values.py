@@ -368,7 +368,7 @@ class Retire:
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """A request to run a timer file job in a worker, and to call `read_ahead` afterwards."""
+    """A request to run a timer file job in a worker, and to call `complete_timers_job` afterwards."""
 
     job: TimersJob
 

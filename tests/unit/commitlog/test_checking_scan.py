@@ -37,11 +37,11 @@ def written() -> tuple[dict[str, bytes], int]:
             flush = log.take_flush()
             assert flush is not None
             flush.write()
-            log.flushed(flush)
+            log.complete_flush(flush)
     last = log.take_flush()
     if last is not None:
         last.write()
-        log.flushed(last)
+        log.complete_flush(last)
     paths = map(layout.segment_path, layout.segment_offsets(disk))
     return {path: bytes(disk.view(path)) for path in paths}, log.end_offset
 

@@ -30,7 +30,7 @@ def write(log: CommitLog, disk: MemoryDisk, count: int, body: bytes = b"x" * 200
     flush = log.take_flush()
     assert flush is not None
     flush.write()
-    log.flushed(flush)
+    log.complete_flush(flush)
     return offsets
 
 
@@ -65,7 +65,7 @@ def test_flushes_may_end_in_any_order_and_the_log_is_durable_up_to_the_first_ope
     for flush in reversed(flushes):
         assert flush is not None
         flush.write()
-        log.flushed(flush)
+        log.complete_flush(flush)
         ends.append(log.durable_offset)
     assert ends == [begin] * (len(flushes) - 1) + [flushes[-1].end_offset]
     assert not log.is_quiet
@@ -82,7 +82,7 @@ def test_no_flush_begins_while_one_that_makes_a_segment_is_under_way() -> None:
     assert first is not None
     assert log.take_flush() is None
     first.write()
-    log.flushed(first)
+    log.complete_flush(first)
     second = log.take_flush()
     log.append(Record(topic="t", body=b"third"))
     assert second is not None
@@ -223,10 +223,10 @@ def test_the_segments_that_a_failed_disk_may_have_lost_are_those_of_what_no_sync
             log.append(Record(topic="t", body=b"x" * body_bytes))
         elif action == "flush" and (flush := log.take_flush()) is not None:
             flush.write()
-            log.flushed(flush)
+            log.complete_flush(flush)
         elif action == "sync" and (sync := log.take_sync()) is not None:
             sync.run(disk)
-            log.synced(sync)
+            log.complete_sync(sync)
             synced = log.durable_offset
         ends = {at: min(log.segments.end_of(at), log.end_offset) for at in log.segments.first_offsets}
         lost = {layout.segment_path(at) for at, end in ends.items() if max(at, synced) < end}
@@ -317,7 +317,7 @@ def test_live_readers_are_told_by_whoever_wrote_and_never_of_a_gap() -> None:
         assert flush is not None
         if not flushes:
             flush.write()
-            log.flushed(flush)
+            log.complete_flush(flush)
         flushes.append(flush)
     first, second, third = flushes
     assert layout.read_durable(disk) == first.end_offset

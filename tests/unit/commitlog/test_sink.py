@@ -44,7 +44,7 @@ def flush(log: CommitLog, disk: MemoryDisk) -> None:
     flush = log.take_flush()
     if flush is not None:
         flush.write()
-        log.flushed(flush)
+        log.complete_flush(flush)
 
 
 def append_some(log: CommitLog, chance: random.Random) -> None:

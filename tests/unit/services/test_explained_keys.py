@@ -24,7 +24,7 @@ def log_of(*keys: str) -> SearchedLog:
     flush = log.take_flush()
     assert flush is not None
     flush.write()
-    log.flushed(flush)
+    log.complete_flush(flush)
     return SearchedLog("store", disk, log.end_offset)
 
 

@@ -225,7 +225,7 @@ def test_on_a_small_volume_messages_are_taken_until_it_is_nearly_full_and_both_e
         flush = broker.take_flush()
         assert flush is not None
         flush.write()
-        broker.flushed(flush, now_ms)
+        broker.complete_flush(flush, now_ms)
         count, now_ms = count + 1, now_ms + 1_000
         warnings += [one.text for one in broker.tick(now_ms) if isinstance(one, Warn)]
     assert count >= 4, "a small volume takes something"

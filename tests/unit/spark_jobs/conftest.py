@@ -36,7 +36,7 @@ def write_log(tmp_path: Path) -> Callable[..., Path]:
         flush = log.take_flush()
         assert flush is not None
         flush.write()
-        log.flushed(flush)
+        log.complete_flush(flush)
         return copy(disk, tmp_path / f"store-{next(numbers)}")
 
     return write

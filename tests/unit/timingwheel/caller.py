@@ -80,7 +80,7 @@ class Caller:
         if self.job is None:
             return False
         self.job.run(self.disk)
-        self.wheel |= set(self.partitions.read_ahead(self.job))
+        self.wheel |= set(self.partitions.complete_read_ahead(self.job))
         self.job = None
         return True
 

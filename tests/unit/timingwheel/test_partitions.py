@@ -138,7 +138,7 @@ def test_a_crowded_slot_is_delivered_in_due_order_in_bounded_reads() -> None:
         if job is not None:
             job.run(disk)
             assert len(job.rows) <= rows_max
-            partitions.read_ahead(job)
+            partitions.complete_read_ahead(job)
             jobs += 1
         while len(rows := partitions.take_due(now_ms, 10_000)[0]):
             taken.append(rows[["due_ms", "timer_offset"]].copy())
@@ -377,7 +377,7 @@ def test_a_read_that_failed_comes_again_in_a_second() -> None:
     caller.now_ms += 60_000
     caller.look()
     assert caller.partitions.is_waiting
-    caller.partitions.read_ahead_failed(caller.job)
+    caller.partitions.abandon_read_ahead(caller.job)
     assert caller.partitions.advance(caller.now_ms).job is None
     assert caller.partitions.next_advance_ms(caller.now_ms) == caller.now_ms + 1_000
     caller.now_ms += 1_000

@@ -73,7 +73,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
 
 EARLIEST, LAST = Start(StartPosition.EARLIEST), LiteStart(LiteStartPosition.LAST)

@@ -83,7 +83,7 @@ class Pair:
         for broker in (self.by_run, self.by_row):
             while (flush := broker.take_flush()) is not None:
                 flush.write()
-                broker.flushed(flush, self.now_ms)
+                broker.complete_flush(flush, self.now_ms)
 
     def compare(self) -> None:
         mine, others = self.by_run.timers, self.by_row.timers

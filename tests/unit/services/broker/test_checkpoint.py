@@ -51,7 +51,7 @@ def test_a_checkpoint_keeps_the_queue_entries_that_a_full_disk_kept_in_memory() 
     assert flush is not None
     flush.write()
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
-    store.broker.flushed(flush, store.now_ms)
+    store.broker.complete_flush(flush, store.now_ms)
     store.disk.well()
     assert waiting(store)
     store.checkpoint()
@@ -106,7 +106,7 @@ def test_queue_entries_are_written_by_themselves_and_can_be_read_before() -> Non
     assert taken is not None
     store.send("second", None)
     taken.write(store.disk)
-    store.broker.entries_written()
+    store.broker.complete_entries()
     assert (store.disk.size(path), len(waiting(store))) == (20, 1)
     assert [one.message_id for one in store.delivered()] == ["first", "second"]
 
@@ -121,13 +121,13 @@ def test_entries_are_taken_by_one_writer_at_a_time_and_wait_where_there_is_no_ro
     store.disk.strike(1, Fault.FAILS, ENOSPC, is_lasting=True)
     taken.write(store.disk)
     store.disk.well()
-    store.broker.entries_written()
+    store.broker.complete_entries()
     assert sum(len(one.entries) for one in waiting(store)) == 40
     again = store.broker.take_entries()
     assert again is not None
     store.checkpoint()
     again.write(store.disk)
-    store.broker.entries_written()
+    store.broker.complete_entries()
     assert waiting(store) == []
     store.crash()
     assert store.broker.rebuilt_files == []
@@ -141,10 +141,10 @@ def test_entries_that_are_written_while_rows_are_taken_are_synced_by_that_checkp
     taken = store.broker.take_entries()
     assert taken is not None
     taken.write(store.disk)
-    store.broker.entries_written()
+    store.broker.complete_entries()
     assert checkpoint.take(1_000)
     checkpoint.write(store.disk)
-    store.broker.checkpointed(checkpoint)
+    store.broker.complete_checkpoint(checkpoint)
     store.crash()
     assert store.broker.rebuilt_files == []
     assert [one.message_id for one in store.delivered()] == ["first"]
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_failed_leaves_its_files_to_the_next_one_to_sync() -> 
     taken = store.broker.take_entries()
     assert taken is not None
     taken.write(store.disk)
-    store.broker.entries_written()
+    store.broker.complete_entries()
     failed = store.broker.checkpoint(store.now_ms)
     store.broker.abandon_checkpoint(failed)
     store.checkpoint()
@@ -208,7 +208,7 @@ def test_damage_that_is_met_while_the_first_mark_is_written_has_the_next_start_m
         store.broker.finding.read("t", 0, 0, 9)
     assert [one.part for one in store.broker.damage] == ["queue"]
     checkpoint.write(store.disk)
-    store.broker.checkpointed(checkpoint)
+    store.broker.complete_checkpoint(checkpoint)
     store.broker = Broker.open(store.disk, store.settings, store.now_ms)
     assert [one.message.message_id for one in store.broker.finding.read("t", 0, 0, 9)] == ["first"]
 
@@ -236,7 +236,7 @@ def test_a_mark_that_damage_could_not_take_away_while_it_was_written_goes_once_i
         checkpoint.write(disk)
     assert disk.size(layout.QUEUES_WHOLE) > 0
     disk.undeletable = "none"
-    (store.broker.abandon_checkpoint if has_failed else store.broker.checkpointed)(checkpoint)
+    (store.broker.abandon_checkpoint if has_failed else store.broker.complete_checkpoint)(checkpoint)
     assert disk.size(layout.QUEUES_WHOLE) < 0
     store.broker = Broker.open(disk, store.settings, store.now_ms)
     assert store.broker.rebuilt_files == ["the consume queues: their files are not whole"]
@@ -321,7 +321,7 @@ def test_a_real_queue_file_that_cannot_be_synced_is_known_for_one(
     flush = broker.take_flush()
     assert flush is not None
     flush.write()
-    broker.flushed(flush, 1)
+    broker.complete_flush(flush, 1)
     broker.store.dispatch.write()
     checkpoint = broker.checkpoint(1)
 
@@ -331,7 +331,7 @@ def test_a_real_queue_file_that_cannot_be_synced_is_known_for_one(
 
     monkeypatch.setattr(os, "fdatasync", sync)
     checkpoint.write(disk)
-    broker.checkpointed(checkpoint)
+    broker.complete_checkpoint(checkpoint)
     assert [(one.part, one.path) for one in broker.damage] == [("queue", FILE)]
     assert len(snapshot.offsets(disk)) == 1
     assert disk.size(layout.QUEUES_WHOLE) < 0
@@ -342,7 +342,7 @@ def flushed(broker: Broker) -> None:
     """Take to disk all that was sent."""
     while (flush := broker.take_flush()) is not None:
         flush.write()
-        broker.flushed(flush, 1)
+        broker.complete_flush(flush, 1)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -393,7 +393,7 @@ def written(broker: Broker, disk: RealDisk) -> None:
     """Write a checkpoint."""
     checkpoint = broker.checkpoint(1)
     checkpoint.write(disk)
-    broker.checkpointed(checkpoint)
+    broker.complete_checkpoint(checkpoint)
 
 
 @pytest.mark.parametrize("folder", ["consumequeue/t/0", "consumequeue/t", "consumequeue"])
@@ -421,11 +421,11 @@ def test_a_real_folder_of_queues_that_cannot_be_synced_ends_neither_core_nor_sta
             broker.sending.send(Message(topic=topic, body=b"x", message_id=f"{topic} {count}"), 1)
         while (flush := broker.take_flush()) is not None:
             flush.write()
-            broker.flushed(flush, 1)
+            broker.complete_flush(flush, 1)
         broker.store.dispatch.write()
         checkpoint = broker.checkpoint(1)
         checkpoint.write(disk)
-        broker.checkpointed(checkpoint)
+        broker.complete_checkpoint(checkpoint)
         assert broker.written_offset == snapshot.offsets(disk)[-1] == checkpoint.snapshot.offset
         assert ("queue", FILE) in [(one.part, one.path) for one in broker.damage]
         assert disk.size(layout.QUEUES_WHOLE) < 0

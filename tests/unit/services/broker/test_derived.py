@@ -104,7 +104,7 @@ def test_damage_below_the_cut_gives_no_copy_up(cut: Bench, is_made_anew: bool) -
     damage_below_the_cut(cut)
     done = cut.broker.checkpoint(cut.now_ms)  # so that nothing lies behind the snapshot
     done.write(cut.disk)
-    cut.broker.checkpointed(done)
+    cut.broker.complete_checkpoint(done)
     if is_made_anew:
         cut.disk.delete(layout.QUEUES_WHOLE)
     shared = SharedPart(Fold(b"c" * 16))

@@ -55,7 +55,7 @@ class Passing:
             self._round()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self._disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
@@ -79,7 +79,7 @@ class Passing:
         entries = self.broker.take_entries()
         if entries is not None:
             entries.write(self._disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
         assert self.received_count == self.sent_count, "a message was not received when it was due"
 
     def _send(self, **attributes: Any) -> SendReceipt:
@@ -91,7 +91,7 @@ class Passing:
     def _flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def _pass_time(self) -> None:
         end_ms = self.now_ms + ROUND_MS
@@ -100,7 +100,7 @@ class Passing:
             for effect in self.broker.tick(self.now_ms):
                 if isinstance(effect, ReadTimers):
                     effect.job.run(self._disk)
-                    self.broker.read_ahead(effect.job)
+                    self.broker.complete_timers_job(effect.job)
             self._flush()
         self.now_ms = end_ms
 

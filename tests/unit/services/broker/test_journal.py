@@ -19,7 +19,7 @@ ACT = Entry("ann", "127.0.0.1", "tidewheel-cli", "topics purge", "topic=t", "wro
 def flush(broker: Broker) -> None:
     while flush := broker.take_flush():
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
 
 
 @pytest.fixture

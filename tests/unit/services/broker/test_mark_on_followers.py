@@ -41,13 +41,13 @@ def test_a_node_that_follows_tries_again_to_delete_the_mark() -> None:
         leader.sending.send(Message(topic=topic, body=b"x", message_id=f"M{number}"), 0)
         while (flush := leader.take_flush()) is not None:
             flush.write()
-            leader.flushed(flush, 0)
+            leader.complete_flush(flush, 0)
         found = [one for body in recorder.bodies for one in split_records(body)]
         recorder.bodies.clear()
         follower.append_replicated(found, leader.end_offset, 0)
         done = follower.checkpoint(0)
         done.write(disk)
-        follower.checkpointed(done)
+        follower.complete_checkpoint(done)
 
     for number in range(12):
         follow(number, "tu"[number % 2])

@@ -54,7 +54,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def tick(self, later_ms: int) -> list[Effect]:
         self.now_ms += later_ms
@@ -102,7 +102,7 @@ class Bench:
     def checkpoint(self) -> None:
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
 
 def refuse(schedule: Schedule, at_ms: int) -> int:
@@ -134,7 +134,7 @@ FACTS: Final = {
         Bench.send, lambda broker: [one.turn for one in broker.statistics.stored.values()]
     ),
     "jump of the clock": Fact(
-        lambda bench: bench.broker.clock_jumped(NOW_MS, NOW_MS + HOUR),
+        lambda bench: bench.broker.record_clock_jump(NOW_MS, NOW_MS + HOUR),
         lambda broker: broker._delivery._clock_until_ms or broker._lease_clock.to_broker_time(0),
     ),
     "damage that was found": Fact(

@@ -47,7 +47,7 @@ def test_the_priority_is_the_queue_as_far_as_there_are_queues(
         broker.sending.send(message(priority=priority), NOW_MS)
     while flush := broker.take_flush():
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
     stored = broker.finding.read("jobs", queue_id, 0, 10)
     assert [one.message.priority for one in stored] == [priority, priority]
     assert {one.message.message_type for one in stored} == {MessageType.PRIORITY}

@@ -90,12 +90,12 @@ class Bench:
     def checkpoint(self) -> None:
         done = self.broker.checkpoint(self.now_ms)
         done.write(self.disk)
-        self.broker.checkpointed(done)
+        self.broker.complete_checkpoint(done)
 
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
 
 @pytest.fixture

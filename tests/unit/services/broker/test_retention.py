@@ -81,11 +81,11 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.carry_out(self.broker.flushed(flush, self.now_ms))
+            self.carry_out(self.broker.complete_flush(flush, self.now_ms))
         if self.broker.is_checkpoint_due:
             checkpoint = self.broker.checkpoint(self.now_ms)
             checkpoint.write(self.disk)
-            self.broker.checkpointed(checkpoint)
+            self.broker.complete_checkpoint(checkpoint)
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -93,7 +93,7 @@ class Bench:
                 self.retire(effect.retirement)
             if isinstance(effect, ReadTimers):
                 effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
+                self.broker.complete_timers_job(effect.job)
 
     def retire(self, retirement: Retirement) -> None:
         if isinstance(retirement, Deletion) and self.deletions is not None:
@@ -461,7 +461,7 @@ def missed_of(bench: Bench, topic: str = "t", queue_id: int = 0) -> list[list[An
 def checkpoint_of(broker: Broker, bench: Bench) -> None:
     checkpoint = broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    broker.checkpointed(checkpoint)
+    broker.complete_checkpoint(checkpoint)
 
 
 def checkpoint_of_a_leader(bench: Bench) -> None:
@@ -712,7 +712,7 @@ def test_a_cut_behind_a_lost_file_of_a_lite_topic_leaves_its_index_whole(
     bench.broker.store.dispatch.write()
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.disk.delete(f"consumequeue/t/0/{0:020d}")
     bench.reopen(replace(KEEP_ONE, tail_entries_max=1))
     assert not bench.broker.rebuilt_files
@@ -968,16 +968,16 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
         checkpoint = bench.broker.checkpoint(bench.now_ms)
         checkpoint.write(bench.disk)
         if number == 0:
-            bench.broker.checkpointed(checkpoint)
+            bench.broker.complete_checkpoint(checkpoint)
             bench.broker.sending.send(Message(topic="t", body=b"x", message_id="last"), bench.now_ms)
             while flush := bench.broker.take_flush():
                 flush.write()
-                bench.broker.flushed(flush, bench.now_ms)
+                bench.broker.complete_flush(flush, bench.now_ms)
     count = len(bench.segments())
     for second in range(1, 4):
         effects = bench.broker.tick(bench.now_ms + second * 1_000)
         assert not [one for one in effects if isinstance(one, Retire)]
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.advance(10_000)
     assert len(bench.segments()) < count
 
@@ -999,7 +999,7 @@ def kept_on_disk(bench: Bench) -> None:
     bench.broker.store.dispatch.write()
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
 
 
 def test_housekeeping_goes_on_where_the_file_of_a_queue_that_a_group_waits_in_is_damaged() -> None:

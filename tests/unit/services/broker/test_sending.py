@@ -67,7 +67,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def log(self) -> list[Record]:
         return [found.record for found in LogScan(self.disk, SETTINGS.segment_bytes)]

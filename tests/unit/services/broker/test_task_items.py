@@ -18,7 +18,7 @@ SETTINGS = BrokerSettings(segment_bytes=1 << 20)
 def flush(broker: Broker) -> None:
     while flush := broker.take_flush():
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
 
 
 def items(*names: str) -> list[TaskItem]:

@@ -43,7 +43,7 @@ class Bench:
         """Make durable what is appended."""
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def receive(self, group: str, topic: str = "t") -> list[Delivery]:
         """Receive all that there is, as leases."""

@@ -94,7 +94,7 @@ def test_a_start_and_a_snapshot_have_the_retention(bench: Bench) -> None:
     assert tables(bench.broker) == before
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.reopen()
     assert bench.broker.topics.get("t").retention_ms == 2 * HOUR_MS
     assert [*bench.broker.topics.with_retention] == ["t"]

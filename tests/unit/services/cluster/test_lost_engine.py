@@ -106,7 +106,7 @@ class Pair:
                 self.acknowledged += 1
             while (one := core.take_flush()) is not None:
                 one.write()
-                core.flushed(one, 0)
+                core.complete_flush(one, 0)
         self.read_on(self.follower)
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ def test_a_restored_backup_is_found_after_a_restart_also_when_it_has_grown_again
             other.core.sending.send(Message(topic="t", body=b"y", message_id=f"N{before}"), 0)
             while (one := other.core.take_flush()) is not None:
                 one.write()
-                other.core.flushed(one, 0)
+                other.core.complete_flush(one, 0)
             assert other.sink is not None
             other.sink.beat({})
     again = pair.open(number)
@@ -302,7 +302,7 @@ def let_another_lead(pair: Pair) -> Replica:
     core.sending.send(Message(topic="t", body=b"w", message_id="another"), 0)
     while (one := core.take_flush()) is not None:
         one.write()
-        core.flushed(one, 0)
+        core.complete_flush(one, 0)
     again = pair.open(0)
     pair.read_on(again)
     return again
@@ -440,7 +440,7 @@ def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], 
     core = replica.core
     while (one := core.take_flush()) is not None:
         one.write()
-        core.flushed(one, 0)
+        core.complete_flush(one, 0)
     last = core.finding.queue_range("t", 0)[1]
     found = {message_id(one.record) for at in range(last) for one in core.finding.read("t", 0, at, 1)}
     return found, replica

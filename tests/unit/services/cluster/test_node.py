@@ -81,7 +81,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
     leader.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
     while (one := leader.core.take_flush()) is not None:
         one.write()
-        leader.core.flushed(one, 0)
+        leader.core.complete_flush(one, 0)
     return engine, leader.fold.end
 
 

@@ -54,7 +54,7 @@ def test_the_blanks_that_close_segments_are_no_records() -> None:
         core.sending.send(Message(topic="t", body=b"x" * 900, message_id=f"M{number}"), 0)
     while (flush := core.take_flush()) is not None:
         flush.write()
-        core.flushed(flush, 0)
+        core.complete_flush(flush, 0)
     assert core.end_offset > 2 * SETTINGS.segment_bytes
     found = [one for body in recorder.bodies for one in split_records(body)]
     follower = Broker.recover(MemoryDisk(), SETTINGS, 0)
@@ -72,13 +72,13 @@ def test_the_tails_of_a_node_that_follows_are_bounded_in_memory_and_in_its_snaps
         if number % 500 == 499:
             while (flush := leader.take_flush()) is not None:
                 flush.write()
-                leader.flushed(flush, 0)
+                leader.complete_flush(flush, 0)
             found = [one for body in recorder.bodies for one in split_records(body)]
             recorder.bodies.clear()
             follower.append_replicated(found, leader.end_offset, 0)
             done = follower.checkpoint(0)  # as `Replica.checkpoint`
             done.write(disk)
-            follower.checkpointed(done)
+            follower.complete_checkpoint(done)
     bound = 2 * limits.TAIL_ENTRIES_MAX * ENTRY_BYTES
     newest = snapshot.newest(disk)
     assert newest is not None
@@ -93,7 +93,7 @@ def test_nothing_behind_the_newest_checkpoint_is_believed_at_a_start() -> None:
     core.sending.send(Message(topic="t", body=b"x", message_id="M1"), 0)
     while (flush := core.take_flush()) is not None:
         flush.write()
-        core.flushed(flush, 0)
+        core.complete_flush(flush, 0)
     assert layout.published(disk).offset > 0
     assert go_back_to_checkpoint(disk) == 0, "a checkpoint without the shared log's part is none"
     assert layout.published(disk).offset == 0
@@ -114,7 +114,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
         leader.core.sending.send(Message(topic="t", body=b"x" * 900, message_id=f"M{number}"), 0)
         while (flush := leader.core.take_flush()) is not None:
             flush.write()
-            leader.core.flushed(flush, 0)
+            leader.core.complete_flush(flush, 0)
     return engine, [decode(one, CLUSTER) for one in engine.records]
 
 
@@ -206,7 +206,7 @@ def leading(engine: MemoryEngine, now_ms: int) -> Broker:
 def flush_all(core: Broker, now_ms: int) -> None:
     while (flush := core.take_flush()) is not None:
         flush.write()
-        core.flushed(flush, now_ms)
+        core.complete_flush(flush, now_ms)
 
 
 def ids_received(core: Broker, now_ms: int) -> list[str]:

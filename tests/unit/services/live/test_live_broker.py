@@ -233,11 +233,11 @@ def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_r
         live = LiveBroker(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), lambda: 0, call_later, threads)
         wanted: Any = Job()
 
-        def read_ahead(job: object) -> None:
+        def complete_timers_job(job: object) -> None:
             if len(read) < 3:
                 live._apply_effects([ReadTimers(wanted)])
 
-        monkeypatch.setattr(live.core, "read_ahead", read_ahead)
+        monkeypatch.setattr(live.core, "complete_timers_job", complete_timers_job)
         live._apply_effects([ReadTimers(wanted)])
         await live.close()
         assert len(read) == 3

@@ -29,7 +29,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def send(self, message_id: str, **attributes: object) -> str:
         # Attributes of several types: no one type of `**attributes` fits all.
@@ -96,7 +96,7 @@ def test_bytes_behind_a_checkpoint_count_until_the_next_one_is_on_disk(bench: Be
     done = bench.broker.checkpoint(bench.now_ms)
     assert bench.measure().beyond_checkpoint_bytes == beyond
     done.write(bench.disk)
-    bench.broker.checkpointed(done)
+    bench.broker.complete_checkpoint(done)
     assert bench.measure().beyond_checkpoint_bytes == 0
     bench.broker = Broker.open(bench.disk, SETTINGS, bench.now_ms)
     assert bench.measure().beyond_checkpoint_bytes == 0

@@ -150,7 +150,7 @@ def test_a_core_that_makes_all_queues_anew_does_not_hold_the_loop(
         await live.send(message("kept"))
         checkpoint = live.core.checkpoint(NOW_MS)
         checkpoint.write(disk)
-        live.core.checkpointed(checkpoint)
+        live.core.complete_checkpoint(checkpoint)
         if not is_marked:
             disk.delete(layout.QUEUES_WHOLE)
         monkeypatch.setattr(Broker, "open", recorded)

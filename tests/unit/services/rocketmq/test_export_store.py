@@ -131,13 +131,13 @@ class Shop:
     def flush(self, now_ms: int = NOW_MS) -> None:
         while (write := self.broker.take_flush()) is not None:
             write.write()
-            self.broker.flushed(write, now_ms)
+            self.broker.complete_flush(write, now_ms)
 
     def checkpoint(self) -> None:
         self.flush()
         checkpoint = self.broker.checkpoint(NOW_MS)
         checkpoint.write(self._disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def wait_until(self, now_ms: int) -> None:
         """Lets everything happen that is due by then."""
@@ -146,7 +146,7 @@ class Shop:
             jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
             for job in jobs:
                 job.run(self._disk)
-                self.broker.read_ahead(job)
+                self.broker.complete_timers_job(job)
             is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
             self.flush(now_ms)
 

@@ -56,16 +56,16 @@ class Shop:
         """Writes a snapshot with all that it names."""
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def flush(self) -> None:
         """Makes everything durable and visible."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
         if (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
-            self.broker.entries_written()
+            self.broker.complete_entries()
 
     def wait_until(self, now_ms: int) -> None:
         """Lets time pass at once, and everything happen that is due by then."""
@@ -75,7 +75,7 @@ class Shop:
             jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
             for job in jobs:
                 job.run(self.disk)
-                self.broker.read_ahead(job)
+                self.broker.complete_timers_job(job)
             is_going_on = bool(jobs) or self.broker.end_offset > self.broker.durable_offset
             self.flush()
             due_ms = self.broker.next_due_ms()

@@ -93,7 +93,7 @@ def records_of(bodies: list[int]) -> Iterator[Record]:
     flush = broker.take_flush()
     assert flush is not None
     flush.write()
-    broker.flushed(flush, NOW_MS)
+    broker.complete_flush(flush, NOW_MS)
     for found in LogScan(disk, 1 << 20):
         yield found.record
 
@@ -127,7 +127,7 @@ def started(root: Path) -> list[str]:
     flush = broker.take_flush()
     assert flush is not None
     flush.write()
-    broker.flushed(flush, NOW_MS)
+    broker.complete_flush(flush, NOW_MS)
     disk.close()
     return [one.message_id for one in found]
 

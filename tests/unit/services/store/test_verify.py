@@ -273,7 +273,7 @@ def test_files_of_queues_that_retention_has_deleted_since_the_newest_snapshot_ar
 def write_checkpoint(bench: Bench) -> None:
     done = bench.broker.checkpoint(bench.now_ms)
     done.write(bench.disk)
-    bench.broker.checkpointed(done)
+    bench.broker.complete_checkpoint(done)
 
 
 def test_verify_misses_no_file_that_retention_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,14 +42,14 @@ def kept_store() -> MemoryDisk:
         if minute in (2, 10):
             checkpoint = broker.checkpoint(now_ms)
             checkpoint.write(disk)
-            broker.checkpointed(checkpoint)
+            broker.complete_checkpoint(checkpoint)
     return disk
 
 
 def flush_all(broker: Broker, disk: MemoryDisk, now_ms: int) -> None:
     while (flush := broker.take_flush()) is not None:
         flush.write()
-        broker.flushed(flush, now_ms)
+        broker.complete_flush(flush, now_ms)
 
 
 def proven(disk: MemoryDisk) -> Verdict:

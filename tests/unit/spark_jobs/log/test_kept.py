@@ -48,12 +48,12 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def checkpoint(self) -> None:
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     @property
     def first_offset(self) -> int:

@@ -55,13 +55,13 @@ class Kept:
             self.places += [placed.physical_offset] * (topic == "t")
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
         self.broker.store.dispatch.write()
 
     def checkpoint(self) -> None:
         done = self.broker.checkpoint(NOW_MS)
         done.write(self.disk)
-        self.broker.checkpointed(done)
+        self.broker.complete_checkpoint(done)
 
     def damage(self, number: int) -> None:
         """Flip a bit of the record of a message."""

@@ -99,7 +99,7 @@ def broker_store(tmp_path: Path) -> Path:
     def flush() -> None:
         while (one := broker.take_flush()) is not None:
             one.write()
-            broker.flushed(one, START_MS)
+            broker.complete_flush(one, START_MS)
         broker.store.dispatch.write()  # some entries are in files, the last ones in the snapshot
 
     def send(count: int) -> None:

@@ -304,7 +304,7 @@ def test_a_burial_waits_where_the_file_of_its_queue_is_damaged() -> None:
     bench.broker.store.dispatch.write()
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
     bench.reopen()
     bench.advance(LEASE_MS)
@@ -325,7 +325,7 @@ def test_burials_of_a_tick_read_one_file_of_queues_as_a_whole(monkeypatch: pytes
     bench.broker.store.dispatch.write()
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.reopen()
     bench.now_ms += LEASE_MS
     ticks = 0

@@ -39,7 +39,7 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def lease(
         self, wanted: str | Filter, client: str = "c", topic: str = "t", count: int = 32
@@ -73,7 +73,7 @@ class Bench:
         for effect in effects:
             if isinstance(effect, ReadTimers):
                 effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
+                self.broker.complete_timers_job(effect.job)
         self.flush()
         return effects
 
@@ -82,7 +82,7 @@ class Bench:
             self.flush()
             written = self.broker.checkpoint(self.now_ms)
             written.write(self.disk)
-            self.broker.checkpointed(written)
+            self.broker.complete_checkpoint(written)
         self.now_ms += 1
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 

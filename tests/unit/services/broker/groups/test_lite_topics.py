@@ -212,7 +212,7 @@ def test_a_client_that_receives_after_a_step_of_the_clock_is_heard_from_then(
 ) -> None:
     """A receive noted the system clock where elapsed time is kept."""
     bench.subscribe("a", client="c")
-    bench.broker.clock_jumped(bench.now_ms, bench.now_ms + by_ms)
+    bench.broker.record_clock_jump(bench.now_ms, bench.now_ms + by_ms)
     bench.now_ms += by_ms
     bench.receive("c")
     subscriber = Subscriber("g", "t", "c")
@@ -555,7 +555,7 @@ def test_a_start_works_where_the_file_of_a_queue_of_lite_topics_is_damaged() -> 
     bench.broker.store.dispatch.write()
     checkpoint = bench.broker.checkpoint(bench.now_ms)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.disk.flip_bit(f"consumequeue/t/0/{0:020}", 4 * 8)
     bench.reopen()
     bench.subscribe("a", start=LiteStartPosition.MIN)

@@ -594,7 +594,7 @@ def test_a_lease_given_by_a_clock_that_was_ahead_lasts_no_longer_than_it_was_giv
         bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
     bench.now_ms -= hour_ms
     if how == "a tick":
-        bench.broker.clock_jumped(bench.now_ms + hour_ms, bench.now_ms)
+        bench.broker.record_clock_jump(bench.now_ms + hour_ms, bench.now_ms)
         bench._tick()
         bench.flush()
     elif how == "a restart":
@@ -621,7 +621,7 @@ def test_a_handle_of_a_clock_that_was_ahead_is_good_when_that_was_set_back(
     (ordered,) = bench.receive()
     for _ in range(2):
         bench.now_ms -= 5_000
-        bench.broker.clock_jumped(bench.now_ms + 5_000, bench.now_ms)
+        bench.broker.record_clock_jump(bench.now_ms + 5_000, bench.now_ms)
         bench._tick()
         if is_restarted:
             bench.reopen()

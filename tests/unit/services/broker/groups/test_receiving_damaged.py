@@ -30,7 +30,7 @@ def damaged(*queue_ids: int) -> Bench:
     bench.broker.store.dispatch.write()
     done = bench.broker.checkpoint(bench.now_ms)
     done.write(bench.disk)
-    bench.broker.checkpointed(done)
+    bench.broker.complete_checkpoint(done)
     for queue_id in queue_ids:
         bench.disk.flip_bit(f"consumequeue/t/{queue_id}/{0:020}", 8 * 90)
     bench.broker = Broker.open(bench.disk, bench.settings, bench.now_ms)

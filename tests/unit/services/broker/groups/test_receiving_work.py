@@ -46,7 +46,7 @@ class Bench:
         self.broker.sending.send_many(messages, NOW_MS)
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
     def receive(self, wanted: Filter) -> Received:
         return self.broker.receiving.receive("g", "t", wanted, 32, 20_000, "c", False, NOW_MS)

@@ -46,7 +46,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def pass_time(self, ms: int) -> list[CheckBack]:
         """Let time pass; every question reaches somebody."""

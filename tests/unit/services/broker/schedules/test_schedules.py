@@ -65,7 +65,7 @@ class Bench:
         effects: list[object] = []
         while flush := self.broker.take_flush():
             flush.write()
-            effects += self.broker.flushed(flush, self.now_ms)
+            effects += self.broker.complete_flush(flush, self.now_ms)
         return effects
 
     def tick(self) -> list[object]:
@@ -101,7 +101,7 @@ class Bench:
         assert self.broker.is_quiet
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def sent(self, topic: str = "t") -> list[Delivery]:
         """Every message of a topic, in the order in which it was stored."""

@@ -43,13 +43,13 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
     def checkpoint(self) -> None:
         self.flush()
         checkpoint = self.broker.checkpoint(NOW_MS)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
 
 @pytest.fixture

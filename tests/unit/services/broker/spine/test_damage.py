@@ -246,7 +246,7 @@ def test_damage_met_while_a_checkpoint_is_written_has_the_next_start_make_the_qu
     with pytest.raises(StoreDamaged):
         bench.broker.finding.read("t", 3, 0, 9)
     checkpoint.write(bench.disk)
-    bench.broker.checkpointed(checkpoint)
+    bench.broker.complete_checkpoint(checkpoint)
     bench.reopen(bench.settings)
     assert bench.broker.rebuilt_files != []
 
@@ -487,7 +487,7 @@ def filled() -> MemoryDisk:
     flush_all(broker)
     checkpoint = broker.checkpoint(NOW_MS)
     checkpoint.write(disk)
-    broker.checkpointed(checkpoint)
+    broker.complete_checkpoint(checkpoint)
     broker.store.dispatch.write()
     checkpoint = broker.checkpoint(NOW_MS)
     checkpoint.write(disk)
@@ -497,7 +497,7 @@ def filled() -> MemoryDisk:
 def flush_all(broker: Broker) -> None:
     while (flush := broker.take_flush()) is not None:
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
 
 
 def answers(broker: Broker) -> Iterator[object]:

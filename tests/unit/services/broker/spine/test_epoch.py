@@ -60,7 +60,7 @@ class Bench:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
     def raise_to(self, number: int) -> None:
         self.broker.epoch.raise_to(number, NOW_MS)
@@ -74,7 +74,7 @@ class Bench:
     def checkpoint(self) -> None:
         checkpoint = self.broker.checkpoint(NOW_MS)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def lag(self) -> int:
         return sum(row.lag for view in self.broker.group_views.view_all() for row in view.queues)
@@ -146,7 +146,7 @@ def test_with_asynchronous_flushes_an_epoch_is_published_when_it_is_synced() -> 
     assert sync is not None
     for one, epoch in ((early, 0), (sync, 4)):
         one.run(bench.disk)
-        bench.broker.synced(one)
+        bench.broker.complete_sync(one)
         assert layout.published(bench.disk).epoch == epoch
 
 

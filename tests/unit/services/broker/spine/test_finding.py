@@ -45,12 +45,12 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
     def checkpoint(self) -> None:
         checkpoint = self.broker.checkpoint(NOW_MS)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def found(self, key: str, topic: str = "t", count_max: int = 99) -> list[str]:
         return [one.message.message_id for one in self.broker.finding.find(topic, key, count_max).messages]

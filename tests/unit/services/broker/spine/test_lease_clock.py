@@ -49,7 +49,7 @@ class Bench(ReceivingBench):
 
     def set_clock(self, by_ms: int) -> None:
         before_ms, self.now_ms = self.now_ms, self.now_ms + by_ms
-        self.broker.clock_jumped(before_ms, self.now_ms)
+        self.broker.record_clock_jump(before_ms, self.now_ms)
         self._tick()
         self.flush()
 

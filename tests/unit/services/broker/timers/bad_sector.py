@@ -65,14 +65,14 @@ def go(store: Store, by_ms: int = 0, runs: Callable[[object], bool] = all_jobs) 
 def _do(store: Store, effect: ReadTimers, runs: Callable[[object], bool]) -> bool:
     """Do a job. Return whether an error of the disk failed it."""
     if not runs(effect.job):
-        store.broker.read_ahead_failed(effect.job)
+        store.broker.requeue_timers_job(effect.job)
         return False
     try:
         effect.job.run(store.disk)
     except OSError:
-        store.broker.read_ahead_failed(effect.job)
+        store.broker.requeue_timers_job(effect.job)
         return True
-    store.broker.read_ahead(effect.job)
+    store.broker.complete_timers_job(effect.job)
     return False
 
 

@@ -51,7 +51,7 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def tick(self, by_ms: int = 0) -> None:
         """Let time pass, and do all that is due then."""
@@ -60,7 +60,7 @@ class Bench:
             for effect in self.broker.tick(self.now_ms):
                 if isinstance(effect, ReadTimers):
                     effect.job.run(self.disk)
-                    self.broker.read_ahead(effect.job)
+                    self.broker.complete_timers_job(effect.job)
                 if isinstance(effect, Retire):
                     effect.retirement.run(self.disk)
                     while not self.broker.continue_retirement(effect.retirement, self.now_ms):
@@ -79,7 +79,7 @@ class Bench:
         self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def reopen(self) -> None:
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)

@@ -30,10 +30,10 @@ def reach_rescue(store: Store, *, finds_all: bool) -> bool:
             if not isinstance(effect, ReadTimers):
                 continue
             if isinstance(effect.job, RepairJob) and not finds_all:
-                store.broker.read_ahead_failed(effect.job)
+                store.broker.requeue_timers_job(effect.job)
                 return True
             effect.job.run(store.disk)
-            store.broker.read_ahead(effect.job)
+            store.broker.complete_timers_job(effect.job)
             if isinstance(effect.job, RepairJob):
                 return True
         store.flush()
@@ -56,9 +56,9 @@ def let_checks_run(store: Store) -> None:
             if isinstance(effect, ReadTimers):
                 if isinstance(effect.job, CheckJob):
                     effect.job.run(store.disk)
-                    store.broker.read_ahead(effect.job)
+                    store.broker.complete_timers_job(effect.job)
                 else:
-                    store.broker.read_ahead_failed(effect.job)
+                    store.broker.requeue_timers_job(effect.job)
         store.flush()
 
 
@@ -132,7 +132,7 @@ def test_damage_that_is_met_while_a_checkpoint_is_written_spares_the_older_file(
     checkpoint = begun(store)
     let_checks_run(store)
     checkpoint.write(store.disk)
-    store.broker.checkpointed(checkpoint)
+    store.broker.complete_checkpoint(checkpoint)
     assert parent in files(store)
     assert_none_is_lost(store)
 

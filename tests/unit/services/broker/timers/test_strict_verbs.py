@@ -45,7 +45,7 @@ class Desk:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, NOW_MS)
+            self.broker.complete_flush(flush, NOW_MS)
 
     def verdicts(self) -> dict[tuple[str, str], int]:
         return dict(self.broker.statistics.carried_verdicts)

@@ -38,7 +38,7 @@ class Bench:
     def flush(self) -> None:
         while flush := self.broker.take_flush():
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def at(self, now_ms: int) -> None:
         """The clock shows this, whatever it showed before, and all that comes of it has been done."""
@@ -47,7 +47,7 @@ class Bench:
             for effect in self.broker.tick(now_ms):
                 if isinstance(effect, ReadTimers):
                     effect.job.run(self.disk)
-                    self.broker.read_ahead(effect.job)
+                    self.broker.complete_timers_job(effect.job)
                 elif isinstance(effect, Warn):
                     self.warnings.append(effect.text)
             self.flush()
@@ -58,7 +58,7 @@ class Bench:
         self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def reopen(self) -> None:
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
@@ -109,7 +109,7 @@ def test_a_jump_forward_fires_what_is_due_and_says_why_it_is_late() -> None:
     bench = Bench()
     bench.set(60_000)
     bench.at(NOW_MS + 1_000)
-    bench.broker.clock_jumped(NOW_MS + 1_000, NOW_MS + HOUR_MS)
+    bench.broker.record_clock_jump(NOW_MS + 1_000, NOW_MS + HOUR_MS)
     bench.at(NOW_MS + HOUR_MS)
     assert bench.delivered(1) == 1
     assert bench.broker.statistics.lateness_by_cause == {("t", "clock"): 1}

@@ -149,7 +149,7 @@ def test_a_start_forgets_no_timer_of_a_damaged_file_that_the_watermark_has_passe
         for effect in store.broker.tick(store.now_ms):
             if isinstance(effect, ReadTimers) and isinstance(effect.job, ReadAhead):
                 effect.job.run(store.disk)
-                store.broker.read_ahead(effect.job)
+                store.broker.complete_timers_job(effect.job)
         store.flush()
     assert [one.message_id for one in store.delivered()] == ["month"]
     store.checkpoint()
@@ -169,7 +169,7 @@ def test_a_rebuilt_timer_is_found_by_its_names_and_survives_a_crash_at_any_step(
             for effect in store.broker.tick(store.now_ms):
                 if hasattr(effect, "job"):
                     effect.job.run(store.disk)
-                    store.broker.read_ahead(effect.job)
+                    store.broker.complete_timers_job(effect.job)
             store.flush()
         store.crash()
         store.go(0)
@@ -297,7 +297,7 @@ def let_a_rescue_find_all(store: Store) -> None:
         for effect in store.broker.tick(store.now_ms):
             if isinstance(effect, ReadTimers):
                 effect.job.run(store.disk)
-                store.broker.read_ahead(effect.job)
+                store.broker.complete_timers_job(effect.job)
                 if isinstance(effect.job, RepairJob):
                     return
         store.flush()

@@ -60,13 +60,13 @@ class Store:
     def flush(self) -> None:
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
-            self.broker.flushed(flush, self.now_ms)
+            self.broker.complete_flush(flush, self.now_ms)
 
     def checkpoint(self) -> None:
         self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
         checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
+        self.broker.complete_checkpoint(checkpoint)
 
     def crash(self) -> None:
         self.disk.crash(lambda _: 0)
@@ -79,7 +79,7 @@ class Store:
             for effect in self.broker.tick(self.now_ms):
                 if isinstance(effect, ReadTimers):
                     effect.job.run(self.disk)
-                    self.broker.read_ahead(effect.job)
+                    self.broker.complete_timers_job(effect.job)
                 elif isinstance(effect, Retire):
                     self.flush()
                     effect.retirement.run(self.disk)
@@ -353,7 +353,7 @@ def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is()
     store.now_ms += DAY
     for effect in store.broker.tick(store.now_ms):
         if isinstance(effect, ReadTimers):
-            store.broker.read_ahead_failed(effect.job)  # nobody reads its file
+            store.broker.requeue_timers_job(effect.job)  # nobody reads its file
     store.send("other", MINUTE)
     store.checkpoint()
     assert store.broker.timers.ends.forgotten_ms <= NOW_MS

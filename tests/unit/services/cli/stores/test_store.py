@@ -53,7 +53,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         flush = broker.take_flush()
         assert flush is not None
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
     broker.store.dispatch.write()
     broker.checkpoint(NOW_MS).write(disk)
     disk.close()
@@ -263,7 +263,7 @@ def timer_store(tmp_path: Path) -> Path:
         flush = broker.take_flush()
         assert flush is not None
         flush.write()
-        broker.flushed(flush, now_ms)
+        broker.complete_flush(flush, now_ms)
     broker.checkpoint(NOW_MS + 10).write(disk)
     disk.close()
     return root
@@ -352,10 +352,10 @@ def test_a_store_tells_of_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixtu
         flush = broker.take_flush()
         assert flush is not None
         flush.write()
-        broker.flushed(flush, NOW_MS)
+        broker.complete_flush(flush, NOW_MS)
         checkpoint = broker.checkpoint(NOW_MS)
         checkpoint.write(disk)
-        broker.checkpointed(checkpoint)
+        broker.complete_checkpoint(checkpoint)
     disk.close()
     assert run("store", "info", "--store", root, "--json") == 0
     assert json.loads(capsys.readouterr().out)["epoch"] == 5

@@ -71,7 +71,7 @@ def store(tmp_path: Path, engine: MemoryEngine) -> Iterator[Path]:
 def flush(replica: Replica) -> None:
     while (one := replica.core.take_flush()) is not None:
         one.write()
-        replica.core.flushed(one, 0)
+        replica.core.complete_flush(one, 0)
 
 
 def read_on(replica: Replica, engine: MemoryEngine) -> None:
