@@ -34,7 +34,7 @@ Sync = Callable[[int, str], None]
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
-class Open:
+class OpenFile:
     """An open file, with its number of users and its state.
 
     A file may be unsynced, or may have been removed from the cache. `own` contains additional descriptors of
@@ -65,11 +65,11 @@ class Descriptors:
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
-        self._open: dict[str, Open] = {}
+        self._open: dict[str, OpenFile] = {}
         # The files without users, with the least recently used file first. `is_unsynced` does not change for
         # these files, because a file must be taken before it is written or synced.
-        self._idle: OrderedDict[str, Open] = OrderedDict()
-        self._idle_unsynced: OrderedDict[str, Open] = OrderedDict()
+        self._idle: OrderedDict[str, OpenFile] = OrderedDict()
+        self._idle_unsynced: OrderedDict[str, OpenFile] = OrderedDict()
         self._failures: dict[str, OSError] = {}
         """The errors of syncs that failed before a file was closed, keyed by path. An error is kept until the
         next sync of the file."""
@@ -78,7 +78,7 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._open)
 
-    def take(self, path: str, *, is_made: bool = False) -> Open | None:
+    def take(self, path: str, *, is_made: bool = False) -> OpenFile | None:
         """Return the open file at a path, or None if the file does not exist and `is_made` is false.
 
         The caller must return the file by calling `give_back`. Raise OSError if the file cannot be opened.
@@ -89,7 +89,7 @@ class Descriptors:
                 if len(self._open) >= self._open_max:
                     self._close_some(len(self._open) - self._open_max + 1)
                 try:
-                    one = self._open[path] = Open(path, self._opened(path, is_made))
+                    one = self._open[path] = OpenFile(path, self._opened(path, is_made))
                 except FileNotFoundError:
                     return None
             elif not one.users:
@@ -98,7 +98,7 @@ class Descriptors:
             one.users += 1
             return one
 
-    def give_back(self, one: Open) -> None:
+    def give_back(self, one: OpenFile) -> None:
         """Return a file to the cache after it has been used."""
         with self._lock:
             assert one.users > 0, "given back more often than taken"
@@ -110,7 +110,7 @@ class Descriptors:
             else:
                 self._idle_of(one)[one.path] = one
 
-    def take_failure(self, one: Open | None, path: str) -> OSError | None:
+    def take_failure(self, one: OpenFile | None, path: str) -> OSError | None:
         """Return the error of a failed sync that closed the file, or None if there is none.
 
         The file was closed to make room for another file. Each error is returned only once. The caller must
@@ -153,7 +153,7 @@ class Descriptors:
             del self._idle_of(one)[path]
             one.close()
 
-    def _idle_of(self, one: Open) -> OrderedDict[str, Open]:
+    def _idle_of(self, one: OpenFile) -> OrderedDict[str, OpenFile]:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:

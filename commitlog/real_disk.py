@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import limits
-from commitlog.descriptors import Descriptors, Open
+from commitlog.descriptors import Descriptors, OpenFile
 from commitlog.disk import FILE_MODE, FOLDER_MODE, SyncFailed
 from commitlog.view import View
 
@@ -162,7 +162,7 @@ class RealDisk:
         return None
 
     def _as_one_of_many(
-        self, file: Open, path: str, failures_before: int, step: Callable[[int], None]
+        self, file: OpenFile, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
         """Sync a file that may also be synced by other threads at the same time.
 
@@ -263,7 +263,7 @@ class RealDisk:
         self._named.clear()
 
     @contextmanager
-    def _writing(self, path: str) -> Iterator[Open]:
+    def _writing(self, path: str) -> Iterator[OpenFile]:
         """Yield the open file for modification.
 
         The file is created if it does not exist. Errors raised in the block contain the path.
@@ -321,7 +321,7 @@ def _delete_folder(folder: Path) -> None:
         raise failed[0]
 
 
-def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
+def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
     """Sync an open file, or raise `SyncFailed` if the sync fails. Concurrent writes may not be included."""
     file.is_unsynced = False
     try:

@@ -78,7 +78,7 @@ class Damage:
     end_offset: int
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """An intact record and its length in the log."""
 
     record: Record
@@ -126,7 +126,7 @@ class LogScan:
             what = found.problem or "it is missing"
             self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundRecord]:
         return (found for found in self._segments() if found is not None)
 
     def check(self) -> None:
@@ -139,7 +139,7 @@ class LogScan:
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
-    def _segments(self) -> Iterator[Found | None]:
+    def _segments(self) -> Iterator[FoundRecord | None]:
         """Yield each intact record. During a check, yield None for each group of intact records instead."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
@@ -223,7 +223,7 @@ class LogScan:
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
-    def _segment(self, first_offset: int) -> Iterator[Found | None]:
+    def _segment(self, first_offset: int) -> Iterator[FoundRecord | None]:
         view = self._disk.view(layout.segment_path(first_offset))
         until = self._end_of(first_offset) - first_offset
         if self._stop_at is not None:
@@ -339,7 +339,7 @@ def _missing(first_offset: int) -> StoreError:
     )
 
 
-def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
+def _record_at(view: View, position: int, offset: int, imported_until: int) -> FoundRecord | None:
     """Return the intact record at a position if its physical offset is `offset`, or else None."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
@@ -355,7 +355,7 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
     stored = view[position : position + record_bytes]
     if not record.is_sound(stored, may_lack_crc=offset < imported_until):
         return None
-    return Found(record.decode(stored), record_bytes)
+    return FoundRecord(record.decode(stored), record_bytes)
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:

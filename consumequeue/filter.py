@@ -61,7 +61,7 @@ class Filter(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Everything:
+class MatchAllFilter:
     """The filter that matches every message."""
 
     @property
@@ -84,7 +84,7 @@ class Everything:
 
 
 @dataclass(slots=True, frozen=True)
-class Tagged:
+class TagFilter:
     """The filter for a tag expression, which matches messages that have one of the tags."""
 
     tags: frozenset[str]
@@ -103,7 +103,7 @@ class Tagged:
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
 """The number of bytes of properties that can be searched for a tag in the time `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
-EVERYTHING: Filter = Everything()
+EVERYTHING: Filter = MatchAllFilter()
 TRIMMED = "".join(map(chr, range(0x21)))
 """The characters that are removed by `String.trim` in Java. A tag may begin or end with any other whitespace
 character."""
@@ -133,7 +133,7 @@ def _parse(expression: str) -> Filter:
         # The tags are sorted, so that the filters for `a || b` and `b||a` are equal. When the tags are joined
         # with bars, `*` is still treated as a tag.
         text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
-    return Tagged(tags, frozenset(map(tags_code, tags)), text)
+    return TagFilter(tags, frozenset(map(tags_code, tags)), text)
 
 
 _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)

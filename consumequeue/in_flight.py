@@ -62,7 +62,7 @@ from commitlog import limits
 from commitlog.facts.lease_records import LeaseEntry
 from consumequeue.attempts import Attempts
 from consumequeue.offsets import GroupOffsets
-from consumequeue.set_aside import SetAside
+from consumequeue.set_aside import SetAsideOffsets
 
 ANY_FILTER = 1
 """The filter bit of a group that has only one filter."""
@@ -115,7 +115,7 @@ class InFlight:
         self.next_offset = offsets.committed_offset
         self._ready: list[int] = []
         self._leases: dict[int, Lease] = {}
-        self._aside = SetAside()
+        self._aside = SetAsideOffsets()
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))

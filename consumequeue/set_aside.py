@@ -22,7 +22,7 @@ import heapq
 from collections import Counter
 
 
-class SetAside:
+class SetAsideOffsets:
     """The offsets of messages that are set aside, grouped by the filters that match the messages."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from consumequeue.bloom_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.name_hash import wide_digest_of
 from consumequeue.run_store import RunStore
 from consumequeue.sorted_runs import Run, Schema
-from consumequeue.timerindex_fact import FACT, Facts, IsExpired, Said, newest_of
+from consumequeue.timerindex_fact import FACT, FactContent, Facts, IsExpired, newest_of
 from consumequeue.timerindex_recent import Recent
 
 _HASHES: Final = struct.Struct("<QQ")
@@ -100,7 +100,7 @@ class FactIndex(RunStore[Recent]):
         """Add several facts in any order."""
         self._recent.put_many(facts)
 
-    def newest(self, key: int, check: int) -> Said | None:
+    def newest(self, key: int, check: int) -> FactContent | None:
         """Return the newest fact for a (key, check), or None if there is none.
 
         A fact that has expired may or may not be returned. Raise `StoreDamaged` if the fact cannot be read,
@@ -119,12 +119,12 @@ class FactIndex(RunStore[Recent]):
                     best = _newer(best, self._find(run, key, check))
         return best
 
-    def _find(self, run: Run, key: int, check: int) -> Said | None:
+    def _find(self, run: Run, key: int, check: int) -> FactContent | None:
         try:
             for facts in run.find(self._disk, key):
                 for _, found_check, *said in facts.tolist():
                     if found_check == check:
-                        return Said(*said)
+                        return FactContent(*said)
         except StoreDamaged:
             self.found_damaged((run,))
             raise
@@ -148,7 +148,7 @@ class FactIndex(RunStore[Recent]):
         return is_known
 
 
-def _newer(one: Said | None, other: Said | None) -> Said | None:
+def _newer(one: FactContent | None, other: FactContent | None) -> FactContent | None:
     if one is None or (other is not None and other.offset > one.offset):
         return other
     return one

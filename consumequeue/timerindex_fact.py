@@ -27,7 +27,7 @@ IsExpired = Callable[[Facts, int], Mask]
 """A function that returns which facts are no longer needed at a time in ms."""
 
 
-class Said(NamedTuple):
+class FactContent(NamedTuple):
     """The content of a fact."""
 
     offset: int

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from consumequeue.bloom_filter import Mask, Words
-from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
+from consumequeue.timerindex_fact import FACT, FactContent, Facts, newest_of
 
 _SLOTS: Final = (1 << 19) - 1
 _WIDTH: Final = 6
@@ -55,13 +55,13 @@ class Recent:
         self._heads[slot] = len(words)
         words.frombytes(_WORDS.pack(key, check, offset, at, extra, first))
 
-    def find(self, key: int, check: int) -> Said | None:
+    def find(self, key: int, check: int) -> FactContent | None:
         """Return the fact for a (key, check), or None if there is none."""
         words = self._words
         place = self._heads[key % _SLOTS]
         while place:
             if words[place] == key and words[place + 1] == check:
-                return Said(words[place + 2], words[place + 3], words[place + 4])
+                return FactContent(words[place + 2], words[place + 3], words[place + 4])
             place = words[place + 5]
         return None
 

@@ -33,7 +33,7 @@ from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import SortKey, behind
 from timingwheel.partition import BARE, PAIR, TOMBSTONE, WITH_RECORDS, Batch, Gap, Rows, Window, alive
 from timingwheel.shared import Shared
-from timingwheel.unwritten import Fresh, Unwritten
+from timingwheel.unwritten import NewRows, NewSlotRows
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
 """A function that returns the rows and records of the timers at the given offsets, in order. Unreadable
@@ -53,7 +53,7 @@ class File(NamedTuple):
     tombstone_count: int = 0
 
 
-class Unreadable(NamedTuple):
+class UnreadableTimer(NamedTuple):
     """A timer whose record is damaged. The record is in the file at `path`, or in the log if `path` is ""."""
 
     due_ms: int
@@ -88,7 +88,7 @@ class PartitionsToWrite:
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
-    writing: Fresh
+    writing: NewRows
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
@@ -102,7 +102,7 @@ class PartitionsToWrite:
     """The damaged ranges that contain timers with unknown outcomes."""
     older: frozenset[str] = frozenset()
     """The names of files that were not listed in the snapshot at the last startup and must be kept."""
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadableTimer] = field(default_factory=list)
     """The timers whose records are damaged. Until such a timer ends, it is stored without its record."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
@@ -209,7 +209,9 @@ class PartitionsToWrite:
             yield rows[are_sound], [records[place] for place in np.flatnonzero(are_sound).tolist()]
         damaged = rows[~are_sound]
         found = zip(damaged["due_ms"], damaged["timer_offset"], damaged["queue"], strict=True)
-        self.unreadable += [Unreadable(int(due), int(at), slot.path, int(queue)) for due, at, queue in found]
+        self.unreadable += [
+            UnreadableTimer(int(due), int(at), slot.path, int(queue)) for due, at, queue in found
+        ]
         pairs = np.empty(len(damaged), PAIR)
         pairs["due_ms"], pairs["timer_offset"] = damaged["due_ms"], damaged["timer_offset"]
         yield pairs, []
@@ -228,7 +230,7 @@ class PartitionsToWrite:
             tombstones.append(fresh.tombstones.rows()["timer_offset"])
         return np.sort(np.concatenate(tombstones))
 
-    def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
+    def _add(self, disk: Disk, slot: Slot, unwritten: NewSlotRows, fetch: Fetch) -> None:
         """Add the new timers of a slot to its file.
 
         If the slot is split, add them to files of lower levels.
@@ -260,7 +262,7 @@ class PartitionsToWrite:
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
         if len(rows) < len(chunk):  # A timer whose record is damaged is stored as a pair.
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
-            self.unreadable += [Unreadable(*pair) for pair in missing.tolist()]
+            self.unreadable += [UnreadableTimer(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
             chunk = alive(chunk, missing["timer_offset"])
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"

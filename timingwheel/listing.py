@@ -30,7 +30,7 @@ from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File
 from timingwheel.due_run import SortKey, behind, first_in_due_order, within
 from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
-from timingwheel.unwritten import Fresh, timers_in, tombstones_in
+from timingwheel.unwritten import NewRows, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
 """The number of rows in the first run. Each later run has `_GROWTH` times as many rows."""
@@ -46,7 +46,7 @@ class Listing:
 
     disk: Disk
     files: dict[Slot, File]
-    layers: tuple[Fresh, ...]
+    layers: tuple[NewRows, ...]
     watermark: SortKey
     damage: list[Gap]
     rows_max: int

@@ -70,7 +70,7 @@ from timingwheel.due_run import LAST_OFFSET, NO_ROWS, Advanced, ReadAhead, Readi
 from timingwheel.listing import Listing
 from timingwheel.partition import Gap, Rows
 from timingwheel.shared import Shared
-from timingwheel.unwritten import Fresh, timers_in, tombstones_in
+from timingwheel.unwritten import NewRows, timers_in, tombstones_in
 
 FOREVER_MS: Final = 1 << 62
 _RETRY_MS: Final = 1_000
@@ -118,7 +118,7 @@ class Partitions:
     def _clear(self) -> None:
         self._boundaries = Boundaries.at(self._now_ms)
         self._files: dict[Slot, File] = {}
-        self._fresh = Fresh()
+        self._fresh = NewRows()
         self._writing: PartitionsToWrite | None = None
         self._queue: list[Reading] = []
         self._job: ReadAhead | None = None
@@ -367,7 +367,7 @@ class Partitions:
             self._older,
         )
         self._fresh.check()
-        self._fresh, self._must_split = Fresh(), False
+        self._fresh, self._must_split = NewRows(), False
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
@@ -478,7 +478,7 @@ class Partitions:
         """Return the slot that contains a pending timer."""
         return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
 
-    def _layers(self) -> tuple[Fresh, ...]:
+    def _layers(self) -> tuple[NewRows, ...]:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
 
     def _is_on_disk(self, slot: Slot) -> bool:

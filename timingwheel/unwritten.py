@@ -43,7 +43,7 @@ class Pairs:
         return np.frombuffer(self._flat.tobytes(), PAIR)
 
 
-class Unwritten:
+class NewSlotRows:
     """The timers and tombstones that were added to a slot after the last checkpoint."""
 
     __slots__ = ("timers", "tombstones")
@@ -52,23 +52,23 @@ class Unwritten:
         self.timers, self.tombstones = Pairs(), Pairs()
 
 
-class Fresh:
+class NewRows:
     """The timers and tombstones that were added after the last checkpoint, grouped by slot."""
 
     def __init__(self) -> None:
-        self.slots: dict[Slot, Unwritten] = {}
+        self.slots: dict[Slot, NewSlotRows] = {}
         self.count = 0
 
-    def at(self, slot: Slot) -> Unwritten:
+    def at(self, slot: Slot) -> NewSlotRows:
         """Return the entries of a slot so that the caller can add to them. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
-            found = self.slots[slot] = Unwritten()
+            found = self.slots[slot] = NewSlotRows()
         return found
 
-    def pop(self, slot: Slot) -> Unwritten:
+    def pop(self, slot: Slot) -> NewSlotRows:
         """Remove the entries of a slot, and return them."""
-        found = self.slots.pop(slot, None) or Unwritten()
+        found = self.slots.pop(slot, None) or NewSlotRows()
         self.count -= len(found.timers) + len(found.tombstones)
         assert self.count >= 0, "more was taken away than came"
         return found
@@ -105,18 +105,18 @@ class Fresh:
             self.count += len(left)
 
 
-def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
+def timers_in(layers: Iterator[NewRows], slot: Slot) -> Rows:
     """Return the live timers of a slot that are in memory, as an array of `PAIR` in insertion order."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
-def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
+def tombstones_in(layers: Iterator[NewRows], slot: Slot) -> Numbers:
     """Return the offsets of the timers of a slot that have tombstones in memory, in ascending order."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 
-def _sorted_offsets(kept: list[Unwritten]) -> Numbers:
+def _sorted_offsets(kept: list[NewSlotRows]) -> Numbers:
     tombstones = [unwritten.tombstones.rows()["timer_offset"] for unwritten in kept]
     return np.sort(np.concatenate([np.empty(0, np.uint64), *tombstones]))

@@ -5,7 +5,7 @@ the last check-back is not answered, the half message expires. The delay between
 time, up to `interval_ms_max`.
 
 Only check-backs that have reached a producer are counted. If a check-back is due but the topic has no
-available producer, the half message waits for a producer without using a timer (`Unasked`):
+available producer, the half message waits for a producer without using a timer (`WaitingCheckBacks`):
 
     due ----> asked ----> next check after a pause
      ^  |
@@ -61,7 +61,7 @@ class CheckBackPolicy:
         return check_count >= self.count_max
 
 
-class Unasked:
+class WaitingCheckBacks:
     """The due half messages that are waiting for a producer. The half messages of each topic are in FIFO
     order."""
 

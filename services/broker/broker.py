@@ -44,7 +44,7 @@ from commitlog.flush import Flush, Sync
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
 from commitlog.record import Record, decode
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Damage, FoundRecord, LogScan
 from commitlog.retention import Retirement
 from commitlog.sink import LogSink
 from commitlog.snapshot import Snapshot
@@ -56,12 +56,12 @@ from services.broker.groups.exhausted_messages import ExhaustedMessages
 from services.broker.groups.group_views import GroupViews
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import Leases
-from services.broker.groups.lite_receiving import LiteReceiving
+from services.broker.groups.lite_receiving import LiteMessageReceiver
 from services.broker.groups.lite_subscribing import LiteSubscribing
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.groups.lite_topics import LiteTopics
 from services.broker.groups.message_leasing import MessageLeasing
-from services.broker.groups.receiving import Receiving
+from services.broker.groups.receiving import MessageReceiver
 from services.broker.halves.half_views import HalfViews
 from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
@@ -81,7 +81,7 @@ from services.broker.spine.statistics import Gauges, Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, is_system
 from services.broker.spine.values import (
-    Damaged,
+    DamagedPart,
     Effect,
     Notify,
     ReadTimers,
@@ -198,10 +198,10 @@ class Broker:
         refuse_new = self.housekeeping.refuse_new
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
         self._exhausted_messages = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)
-        lite_receiving = LiteReceiving(
+        lite_receiving = LiteMessageReceiver(
             store, groups, self.lite_topics, subscriptions, leasing, reading, self.dead_letters
         )
-        self.receiving = Receiving(
+        self.receiving = MessageReceiver(
             store, topics, groups, leasing, lite_receiving, reading, self.dead_letters,
             self._exhausted_messages, settings, self.statistics,
         )  # fmt: skip
@@ -713,7 +713,7 @@ class Broker:
         self.housekeeping.missed_reports.clear()
         if lost := self.transactions.roll_back_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
-            self.damage.report(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
+            self.damage.report(DamagedPart("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
                 Warn(
@@ -776,7 +776,7 @@ class Broker:
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
-        found = [Found(decode(one), len(one)) for one in encoded]
+        found = [FoundRecord(decode(one), len(one)) for one in encoded]
         for one, each in zip(encoded, found, strict=True):
             self._log.follow_to(each.record.physical_offset)
             is_gathered = self._log.gather(one)
@@ -794,7 +794,7 @@ class Broker:
         self._log.publish_replicated()
         self.store.dispatch.write()
 
-    def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
+    def _replay(self, found: FoundRecord, facts: tuple[Fact, ...]) -> None:
         """Apply and publish a durable record without waking receivers."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.prepare_queue(found.record)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import limits
 from commitlog.disk import Disk
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Damage, FoundRecord, LogScan
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import firsts_there
 from services.broker.spine.store import Store
@@ -56,7 +56,7 @@ def adopt(
     `read_topics` will be read at startup. These files are therefore verified here, while it is still possible
     to rebuild the queues.
     """
-    missing: list[Callable[[Found], object]] = []
+    missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
     made_at, recorded = start.parts[QUEUES_MADE_AT], start.parts[QUEUES_RECORDED]
     firsts = dict(firsts_there(start.parts[QUEUES], store.log.first_offset))
@@ -80,14 +80,14 @@ def adopt(
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
 
-def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
+def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[FoundRecord], object]:
     """Return a function that adds a record to its queue.
 
     `firsts` maps (topic, queue id) to the first offset of the queue in an undamaged log. A queue whose first
     records were destroyed by damage begins with a gap.
     """
 
-    def put(found: Found) -> None:
+    def put(found: FoundRecord) -> None:
         record = found.record
         first = firsts.get((record.topic, record.queue_id))
         if first is not None and first < record.queue_offset:

@@ -13,7 +13,7 @@ from commitlog.log import CommitLog
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
 from services.broker.spine.damage import DamageList
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 
 
 def report_startup_damage(
@@ -35,7 +35,7 @@ def report_startup_damage(
     for one in damaged:
         into.report_log_range(one)
     for what in log.keep.damaged:
-        into.report(Damaged("keep", layout.KEEP, what))
+        into.report(DamagedPart("keep", layout.KEEP, what))
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:

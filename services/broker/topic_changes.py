@@ -48,7 +48,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_alterable
 from services.broker.spine.values import Topic
 from services.broker.timers.timers import Timers
-from services.broker.topic_retention import Expired, TopicRetention
+from services.broker.topic_retention import ExpiredMessages, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
@@ -93,7 +93,7 @@ class TopicChange(NamedTuple):
     use: TopicUse
     topic: Topic
     durable_at: int
-    expired: Expired = Expired(0, 0)
+    expired: ExpiredMessages = ExpiredMessages(0, 0)
     """The messages that a new retention has discarded at once."""
 
 
@@ -128,7 +128,7 @@ class TopicChanges:
             [self._use_of(group, topic) for group in sorted(self._groups.groups_of(name))],
         )
 
-    def expired(self, name: str, retention_ms: int, now_ms: int) -> Expired:
+    def expired(self, name: str, retention_ms: int, now_ms: int) -> ExpiredMessages:
         """Return the messages that a retention would discard at once, or raise `TopicNotFound`."""
         _check_retention(retention_ms)
         topic = replace(self._topics.get(name), retention_ms=retention_ms)

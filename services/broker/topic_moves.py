@@ -47,7 +47,7 @@ _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
 """The types of topics whose messages have a place of their own, which a move would lose."""
 
 
-class Movable(NamedTuple):
+class MovableMessage(NamedTuple):
     """An unfinished message at its place in a queue."""
 
     queue_id: int
@@ -58,11 +58,11 @@ class Movable(NamedTuple):
 class MovePage(NamedTuple):
     """Unfinished messages of a queue by offset. `after` is the next offset to read, or None at the end."""
 
-    messages: list[Movable]
+    messages: list[MovableMessage]
     after: int | None
 
 
-class Moved(NamedTuple):
+class MoveResult(NamedTuple):
     """The verdict on a message, and the log offset that must become durable."""
 
     verdict: str
@@ -97,7 +97,7 @@ class TopicMoves:
 
         The page has up to `count_max` messages, or fewer if they are large. Raise `StoreDamaged`.
         """
-        queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[Movable](), 0
+        queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[MovableMessage](), 0
         offset = max(first, queue.min_offset)
         while (offset := self._open_from(source, queue_id, offset, queue)) < queue.end_offset:
             entry = queue.entry(offset)
@@ -108,11 +108,11 @@ class TopicMoves:
             record = self._reading.record(queue, offset, entry)
             if record is not None:
                 body_bytes += len(record.body)
-                found.append(Movable(queue_id, offset, properties.to_message(record)))
+                found.append(MovableMessage(queue_id, offset, properties.to_message(record)))
             offset = self._reading.next_offset(queue, offset, entry)
         return MovePage(found, None)
 
-    def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> Moved:
+    def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> MoveResult:
         """Move a message to the end of a queue of `target`, if it is unfinished and no consumer has it.
 
         Raise `DiskFull`, `TopicNotFound`, `TopicInUse` or `MessageTypeConflict`.
@@ -123,18 +123,18 @@ class TopicMoves:
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
         if queue_offset < queue.min_offset or (keys and not opened):
-            return Moved(FINISHED, 0)
+            return MoveResult(FINISHED, 0)
         if not keys:
             self._check_prefix(source, queue, queue_offset)
         record = self._reading.record(queue, queue_offset, queue.entry(queue_offset))
         if record is None:
-            return Moved(UNREADABLE, 0)
+            return MoveResult(UNREADABLE, 0)
         message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
         _check_type(topic, message_group)
         for key in opened:
             flight = self._groups.peek_in_flight(key)
             if flight.is_leased(queue_offset) or flight.message_groups.has_lease(message_group):
-                return Moved(LEASED, 0)
+                return MoveResult(LEASED, 0)
         place = f"{source}:{queue_id}:{queue_offset}"
         durable_at = 0
         if not self._is_copied(record, target, place):
@@ -146,7 +146,7 @@ class TopicMoves:
             after = self._reading.next_offset(queue, queue_offset, queue.entry(queue_offset))
             rows, places = [(source, queue_id, after)], [queue.place(after)]
             durable_at = max(durable_at, self._housekeeping.advance_queues(rows, places, now_ms))
-        return Moved(MOVED, durable_at)
+        return MoveResult(MOVED, durable_at)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
         """Append the copy of a message, and return the log offset that must become durable."""

@@ -34,14 +34,14 @@ QUEUES_MAX: Final = 10
 """The maximum number of queues that one tick checks."""
 
 
-class Expired(NamedTuple):
+class ExpiredMessages(NamedTuple):
     """Messages older than a retention. `unfinished` counts a message once for each group that needs it."""
 
     messages: int
     unfinished: int
 
 
-class Rise(NamedTuple):
+class QueueAdvance(NamedTuple):
     """A queue that is to begin at `offset` instead of at `first`."""
 
     topic: str
@@ -76,19 +76,19 @@ class TopicRetention:
 
     def advance(self, now_ms: int) -> None:
         """Check some queues, and append a record if any of these queues begins later."""
-        rises = list[Rise]()
+        rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
             if name in self._topics.with_retention:  # a topic may be altered or deleted meanwhile
                 rises += self._rises(self._topics.get(name), [queue_id], now_ms)
         self.cut(rises, now_ms)
 
-    def find_expired(self, topic: Topic, now_ms: int) -> list[Rise]:
+    def find_expired(self, topic: Topic, now_ms: int) -> list[QueueAdvance]:
         """Return the queues of a topic that begin later under its retention."""
         queues = self._store.dispatch.queues_of(topic.name, topic.queue_count)
         return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
 
-    def count(self, rises: Iterable[Rise]) -> Expired:
+    def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
         """Return the number of messages that queues lose if they begin later."""
         messages = unfinished = 0
         for topic, queue_id, first, offset in rises:
@@ -97,9 +97,9 @@ class TopicRetention:
             keys = (GroupQueue(group, topic, queue_id) for group in groups)
             counts = [self._groups.unfinished_count(key, first, offset) for key in keys]
             unfinished += sum(counts) if groups else offset - first
-        return Expired(messages, unfinished)
+        return ExpiredMessages(messages, unfinished)
 
-    def cut(self, rises: Iterable[Rise], now_ms: int) -> int:
+    def cut(self, rises: Iterable[QueueAdvance], now_ms: int) -> int:
         """Let queues begin later, and return the log offset that must become durable, or 0 without queues."""
         queues, places = list[tuple[str, int, int]](), list[int]()
         for topic, queue_id, _, offset in rises:
@@ -107,7 +107,7 @@ class TopicRetention:
             places.append(self._store.dispatch.look(topic, queue_id).place(offset))
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
-    def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[Rise]:
+    def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
         """Yield the queues that begin later. A queue with a damaged file waits until it is rebuilt."""
         since_ms = now_ms - topic.retention_ms
         for queue_id in queue_ids if topic.retention_ms else ():
@@ -120,4 +120,4 @@ class TopicRetention:
                     continue
                 offset = self._reading.offset_at(topic.name, queue_id, since_ms)
                 if offset > first:
-                    yield Rise(topic.name, queue_id, first, offset)
+                    yield QueueAdvance(topic.name, queue_id, first, offset)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from commitlog.disk import Disk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.checkpoints import OwnCopy
-from services.cluster.copies.copying import Copying
+from services.cluster.copies.copying import StoreCopier
 from services.cluster.election import health
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
@@ -59,7 +59,7 @@ class Clocks(NamedTuple):
     monotonic: Callable[[], int]
 
 
-class Acts:
+class NodeActions:
     """The acts of the node `me`. During an act, further inputs for the election are passed to `tell`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Acts:
         self.shown = show()
         """The identity of this node at the last check, written only by the event loop."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
-        self.copying = Copying(me.node, self.own_copy, began, engine, disk)
+        self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
         """The open replica, or None while a copy replaces it, written only by the event loop."""
@@ -247,14 +247,14 @@ class Acts:
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 
-CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
-    Act.OPEN: Acts.open,
-    Act.READ: Acts.read,
-    Act.CATCH_UP: Acts.catch_up,
-    Act.COMPLAIN: Acts.append_complaint,
-    Act.LOOK: Acts.check_copy_and_disk,
-    Act.APPEND_EPOCH: Acts.append_epoch,
-    Act.CONFIRM: Acts.confirm,
-    Act.COPY: Acts.copy,
+CARRIED_OUT: Final[dict[Act, Callable[[NodeActions, Any], Input | None]]] = {
+    Act.OPEN: NodeActions.open,
+    Act.READ: NodeActions.read,
+    Act.CATCH_UP: NodeActions.catch_up,
+    Act.COMPLAIN: NodeActions.append_complaint,
+    Act.LOOK: NodeActions.check_copy_and_disk,
+    Act.APPEND_EPOCH: NodeActions.append_epoch,
+    Act.CONFIRM: NodeActions.confirm,
+    Act.COPY: NodeActions.copy,
 }
 """The methods that perform the acts."""

@@ -13,7 +13,7 @@ from services.cluster.election.table import Role
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
-from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.scrubbing import LogScrubber
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis
 from services.live.live_broker import LiveBroker
@@ -31,7 +31,7 @@ class ClusterMetrics(Collector):
         node: ClusterNode,
         check: EngineCheck,
         unanswered: EngineDiagnosis,
-        scrubbing: Scrubbing,
+        scrubbing: LogScrubber,
         sessions: SessionTrials,
     ) -> None:
         self._node, self._check, self._unanswered = node, check, unanswered

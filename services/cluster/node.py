@@ -31,7 +31,7 @@ import structlog
 
 from commitlog.disk import Disk
 from services.broker.spine.settings import BrokerSettings
-from services.cluster.acts import CARRIED_OUT, Acts, Clocks
+from services.cluster.acts import CARRIED_OUT, Clocks, NodeActions
 from services.cluster.copies.refetching import recovery_advice
 from services.cluster.election import inputs
 from services.cluster.election.health import Health
@@ -88,7 +88,7 @@ class ClusterNode:
         self.election = Election(me, monotonic_ms(), partial(secrets.token_bytes, HOLDER_BYTES))
         self.health = Health(LagAndSkew(clock, monotonic_ms))
         clocks = Clocks(clock, monotonic_ms)
-        self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
+        self.acts = NodeActions(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
         """The leadership of this node, from the confirmation of its EPOCH record until `Lead.end` returns."""

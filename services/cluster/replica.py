@@ -45,7 +45,7 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.broker.start_damage import describe_missing_segments
 from services.cluster import holes
 from services.cluster.copies import transfer
@@ -69,7 +69,7 @@ _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH)
 """The record outcomes that cause an update of the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be rebuilt from the other parts (`services.broker.spine.values.Damaged`).
+"""The parts of a store that cannot be rebuilt from the other parts (`services.broker.spine.values.DamagedPart`).
 """
 
 
@@ -101,7 +101,7 @@ class Replica:
         self._proof = CopyProof(fold.cluster, evidence.written, begins, compare_chain(fold, evidence.written))
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
-        self._of_holes: set[Damaged] = set()
+        self._of_holes: set[DamagedPart] = set()
         """The reported damage that lies within holes, which an operator has accepted."""
         self.sink: SharedSink | None = None
         """The sink for the records of the core on the leader, or None on a follower."""
@@ -154,7 +154,7 @@ class Replica:
         if has_read_all and store.log.first_offset > store.may_begin_at:
             raise StoreDamaged(describe_missing_segments(store.may_begin_at, store.log.first_offset))
 
-    def _is_due_to_holes(self, one: Damaged) -> bool:
+    def _is_due_to_holes(self, one: DamagedPart) -> bool:
         """Return whether the damage lies within known holes and the segment has no other damage."""
         if not self._holes.has_any or one in self._of_holes:
             return self._holes.has_any

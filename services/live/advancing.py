@@ -54,7 +54,7 @@ class Owner(Protocol):
         """Reschedule the next tick after the clock has been advanced."""
 
 
-class Advancing:
+class ClockAdvancer:
     """Advances a virtual clock, and runs the work that becomes due in the owner's core."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:

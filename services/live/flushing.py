@@ -99,7 +99,7 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
     )
 
 
-class Flushing:
+class LogFlusher:
     """Writes the appends of the core to disk in flushes, which run on the threads of an executor."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:

@@ -51,7 +51,7 @@ from services.broker.spine.finding import FoundMessages
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     CheckBack,
-    Damaged,
+    DamagedPart,
     Delivery,
     Effect,
     Notify,
@@ -67,16 +67,16 @@ from services.broker.spine.values import (
     Warn,
 )
 from services.live.access import LiveAccess
-from services.live.advancing import Advancing
+from services.live.advancing import ClockAdvancer
 from services.live.alarm import Alarm, CallLater
 from services.live.check_back_polls import CheckBackPolls, Read
 from services.live.clock import Clock, KeptOffset
 from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
-from services.live.flushing import Flushing, log_checkpoint
+from services.live.flushing import LogFlusher, log_checkpoint
 from services.live.groups import LiveGroups
 from services.live.long_polls import LongPolls
-from services.live.rebuilding import Rebuilding
+from services.live.rebuilding import StoreRebuilder
 from services.live.receivers import Receivers
 from services.live.room import Room
 from services.live.transactions import LiveTransactions
@@ -126,7 +126,7 @@ def ignore_crowding(is_crowded: bool) -> None:
     """Ignore the beginning or the end of a crowded period."""
 
 
-def log_damage(found: Damaged) -> None:
+def log_damage(found: DamagedPart) -> None:
     """Log a damaged part of the store."""
     given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
@@ -177,8 +177,8 @@ class LiveBroker:
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share_callback: Share = ignore_crowding
-        self._flushing = Flushing(self, disk, executor)
-        self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._must_rebuild_queues)
+        self._flushing = LogFlusher(self, disk, executor)
+        self._rebuilding = StoreRebuilder(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
         """Return the warnings that the owner of the core adds to the `/readyz` response."""
         self._health_callback: Callable[[bool], None] = ignore_health
@@ -186,7 +186,7 @@ class LiveBroker:
         self._well.set()
         self._askers: list[Asker] = [self.check_back_polls.add_check_back]
         self._present_clients: Present = tuple
-        self._advancing = Advancing(self, self.clock)
+        self._advancing = ClockAdvancer(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
         self.transactions.set_producer_views(self.check_back_polls.producer_views)
         self.groups = LiveGroups(

@@ -21,7 +21,7 @@ from enum import Enum
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.task_items import TaskItem
-from services.broker.topic_moves import Movable
+from services.broker.topic_moves import MovableMessage
 from services.live.tasks import Task, Tasks
 from tidewheel.errors import Busy, TidewheelError
 
@@ -117,7 +117,7 @@ class MoveTasks(Tasks[MoveOrder]):
             if task.is_full or task.why:
                 return
 
-    async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[Movable]]:
+    async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
         """Yield pages of matching messages, in order of queue and offset.
 
         Each page is read in a separate event loop iteration.
@@ -131,7 +131,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 after = page.after
                 await asyncio.sleep(0)
 
-    async def _slice(self, task: MoveTask, found: Sequence[Movable]) -> None:
+    async def _slice(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
         """Move a batch in order, wait until the batch is durable, and pause if a rate limit is set."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = loop.time() + order.pause_seconds(len(found)), list[TaskItem](), 0
@@ -150,7 +150,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 async with asyncio.timeout(left):
                     await task.stop_requested.wait()
 
-    def _move(self, order: MoveOrder, one: Movable) -> tuple[str, int]:
+    def _move(self, order: MoveOrder, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
         Return the verdict or the error code, and the log offset to make durable.

@@ -61,7 +61,7 @@ class Owner(Protocol):
         """Stop the broker without further writes after an internal error in the core."""
 
 
-class Rebuilding:
+class StoreRebuilder:
     """Opens a new core for the owner after a disk failure, and retries if the attempt fails."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Any
 from commitlog import limits
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
-from services.broker.groups.group_values import Received
+from services.broker.groups.group_values import ReceivedMessages
 from services.broker.groups.lite_subscribing import SubscriptionResult
 from services.broker.spine.values import Delivery, Subscriber, WakeUpKey
 from services.live.clock import Clock
@@ -66,7 +66,7 @@ class Receivers:
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
-        def lease(now_ms: int) -> Received:
+        def lease(now_ms: int) -> ReceivedMessages:
             self.check_unread_limit()
             received = self._core().receiving.receive(*wish, now_ms, attempt_id)
             self._slices.count_work(received.work)
@@ -152,7 +152,7 @@ class Receivers:
             self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(
-        self, key: WakeUpKey, line: Hashable, received: Received, ends: float
+        self, key: WakeUpKey, line: Hashable, received: ReceivedMessages, ends: float
     ) -> bool:
         """Wait until a receive that found no message may scan again, and return False if it must end.
 
@@ -177,7 +177,7 @@ class Receivers:
         finally:
             self.unread_bytes -= held_bytes
 
-    async def _wait_until_durable(self, group: str, topic: str, received: Received) -> None:
+    async def _wait_until_durable(self, group: str, topic: str, received: ReceivedMessages) -> None:
         """Wait until the leased messages may be delivered.
 
         If the wait fails or is cancelled, the leases are released.

@@ -27,7 +27,7 @@ import numpy as np
 from commitlog import limits
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
 from services.broker.timers.timer_source import Offsets
-from services.broker.timers.timer_views import LookedUp
+from services.broker.timers.timer_views import LookupResults
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 
@@ -137,7 +137,7 @@ async def query_pages(
             yield look
 
 
-async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookedUp | None:
+async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
     """Look up the texts of a filter, if it has any, in batches of bounded size."""
     if not wanted.texts():
         return None
@@ -150,7 +150,9 @@ async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookedUp | None:
     for first in range(0, len(unwritten), RECORDS_AT_ONCE):
         found.append(views.search_log(unwritten[first : first + RECORDS_AT_ONCE], wanted.texts()))
         await asyncio.sleep(0)
-    return LookedUp(np.sort(np.array(keyed, np.uint64)), unwritten, np.concatenate([unwritten[:0], *found]))
+    return LookupResults(
+        np.sort(np.array(keyed, np.uint64)), unwritten, np.concatenate([unwritten[:0], *found])
+    )
 
 
 async def _query_piece(
@@ -158,7 +160,7 @@ async def _query_piece(
     wanted: TimerFilter,
     after: tuple[int, int] | None,
     pace: QueryPace | None = None,
-    looked_up: LookedUp | None = None,
+    looked_up: LookupResults | None = None,
 ) -> AsyncIterator[TimerPage]:
     """Yield the matching timers in a window, in several pages if the records are large."""
     pace = pace or QueryPace()

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from commitlog import layout
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.live.live_broker import LiveBroker
 from services.ops.answers import InParts, Parts, written
 from services.ops.metrics import Metrics
@@ -56,7 +56,7 @@ def pieces_of(family: Metric) -> Iterator[bytes]:
         yield text if first == 0 else text.split(b"\n", HEAD_LINES)[HEAD_LINES]
 
 
-def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
+def damage_lines(found: Sequence[DamagedPart]) -> Iterator[str]:
     """Yield a line about damage: the number of places, some places, the remedy, and a command for details."""
     if not found:
         return
@@ -69,7 +69,7 @@ def damage_lines(found: Sequence[Damaged]) -> Iterator[str]:
     yield f"damaged: {places}{todo}, see: {command}"
 
 
-def place_of(one: Damaged) -> str:
+def place_of(one: DamagedPart) -> str:
     """Return the name of a damaged place, which is a topic and queue number, or a path in the store."""
     match one.path.split("/"):
         case [layout.CONSUMEQUEUE, topic, queue_id, *_]:

@@ -42,7 +42,7 @@ from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle
 from services.broker.spine.statistics import LATENESS_BOUNDS_MS, Lateness
 from services.broker.spine.values import (
-    Damaged,
+    DamagedPart,
     LostTimer,
     PendingTimer,
     SendReceipt,
@@ -513,7 +513,7 @@ def lost_timer_shape(lost: LostTimer, offset_ms: int) -> LostTimerAnswer:
     }
 
 
-def damaged_shape(found: Damaged) -> DamagedPartAnswer:
+def damaged_shape(found: DamagedPart) -> DamagedPartAnswer:
     """Return a damaged part of the store in JSON form."""
     return {
         "part": found.part,

@@ -35,7 +35,7 @@ from commitlog import limits
 from commitlog.message import MessageType
 from services.broker.spine.values import Topic
 from services.broker.topic_changes import TopicUse
-from services.broker.topic_retention import Expired
+from services.broker.topic_retention import ExpiredMessages
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
@@ -251,7 +251,7 @@ def topic_shape(topic: Topic) -> TopicAnswer:
     return shape | {"retention_ms": str(topic.retention_ms)} if topic.retention_ms else shape
 
 
-def expired_shape(expired: Expired) -> ExpiredAnswer:
+def expired_shape(expired: ExpiredMessages) -> ExpiredAnswer:
     """Return what a retention discards as JSON has it."""
     return {"messages": expired.messages, "unfinished": expired.unfinished}
 
@@ -279,7 +279,7 @@ def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
 
 
-def use_shape(use: TopicUse, expired: Expired | None = None) -> TopicUseAnswer:
+def use_shape(use: TopicUse, expired: ExpiredMessages | None = None) -> TopicUseAnswer:
     """Return the use of a topic, and the messages that a retention would discard, in JSON form."""
     return {
         **topic_shape(use.topic),

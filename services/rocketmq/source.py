@@ -18,7 +18,7 @@ from pathlib import Path
 from commitlog import imported, layout
 from commitlog.errors import NotAStore, StoreError, StoreLocked
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Damage, FoundRecord, LogScan
 from services.store.reading import Overlay, StoreFiles
 
 
@@ -37,7 +37,7 @@ class RocketmqLog:
         """Where the kept log starts."""
         return self.segment_offsets[0] if self.segment_offsets else 0
 
-    def records(self) -> Iterator[Found]:
+    def records(self) -> Iterator[FoundRecord]:
         """Yield every sound record, in log order."""
         scan = self._scan()
         self.end_offset = self.first_offset

@@ -27,7 +27,7 @@ from services.auth.vault import id_of
 from services.broker.broker import Broker
 from services.cluster import access
 from services.cluster.copies.refetching import AFTER_HALT
-from services.cluster.forwarding.calls import Forwarding
+from services.cluster.forwarding.calls import CallForwarder
 from services.cluster.forwarding.http_calls import ClusterHttp
 from services.cluster.forwarding.origin_signatures import verify_origin
 from services.cluster.forwarding.switch import Switch
@@ -35,7 +35,7 @@ from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Identity, follow_certificate
 from services.cluster.watching.engine_check import EngineCheck
-from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.scrubbing import LogScrubber
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis, WatchedEngine
 from services.front.certificates import make_https_context
@@ -116,7 +116,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.check_once)
         sessions = SessionTrials(engine.try_session, executor)
-        scrubbing = Scrubbing(
+        scrubbing = LogScrubber(
             lambda: Scrub(engine, began.cluster, monotonic_ms, lambda: node.needed_records), executor
         )
 
@@ -154,7 +154,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
         show = follow_certificate(files_of_tls) if is_over_tls(settings, http) else Identity
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
-        forwarding = Forwarding(node, key, wall_clock_ms, origin_key)
+        forwarding = CallForwarder(node, key, wall_clock_ms, origin_key)
         refusals = Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
         switch = Switch(forwarding)

@@ -22,7 +22,7 @@ from commitlog.facts.facts import EpochBegun, HalfEnded, HalfStored, TimerEnded,
 from commitlog.inner_batch import message_count
 from commitlog.kinds import End
 from commitlog.record import Record
-from commitlog.recovery import Damage, Found
+from commitlog.recovery import Damage, FoundRecord
 from consumequeue.dispatch import is_indexed
 
 
@@ -141,7 +141,7 @@ class Invariants:
 
 
 def breaches(
-    records: Iterable[Found], first_offset: int, damaged: Sequence[Damage], imported_until: int = 0
+    records: Iterable[FoundRecord], first_offset: int, damaged: Sequence[Damage], imported_until: int = 0
 ) -> list[Breach]:
     """Return all breaches of a log, given by its records in order."""
     rules = Invariants(first_offset, damaged, imported_until)

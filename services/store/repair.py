@@ -34,7 +34,7 @@ from consumequeue import dispatch
 from consumequeue.sorted_runs import Run
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import ENDS
 from services.store.findings import Finding
 from services.store.keeping import damaged_bytes, put_aside, quarantine_path, quarantined, set_aside
@@ -164,7 +164,7 @@ def _make_derived(disk: Disk, now_ms: int) -> None:
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 
 
-def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
+def _mend_timers(disk: Disk, now_ms: int) -> list[DamagedPart]:
     """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
     while broker.timer_repair.has_work:

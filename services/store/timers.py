@@ -37,7 +37,7 @@ from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
 from timingwheel.listing import Listing
 from timingwheel.partition import IN_LOG, Rows
-from timingwheel.unwritten import Fresh
+from timingwheel.unwritten import NewRows
 
 _FOREVER_MS: Final = 1 << 62
 
@@ -183,6 +183,6 @@ def _in_doubt(parts: Mapping[str, Any]) -> Numbers:
     return np.array([one[0] for one in parts["timers"]["in_doubt"]], np.uint64)
 
 
-def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:
+def _listing(disk: Disk, files: Any, layers: tuple[NewRows, ...], watermark: Any) -> Listing:
     sort_key = (int(watermark[0]), int(watermark[1]))
     return Listing(disk, files, layers, sort_key, [], TIMER_ROWS_READ_AHEAD_MAX)

@@ -23,7 +23,7 @@ from typing import Any
 from commitlog import imported, layout, record, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.recovery import Damage, Found, LogScan
+from commitlog.recovery import Damage, FoundRecord, LogScan
 from services.broker.start_damage import describe_missing_segments
 from services.store.findings import Finding
 from services.store.invariants import Invariants
@@ -105,7 +105,7 @@ def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdic
     return verdict
 
 
-def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[Found]:
+def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[FoundRecord]:
     total_bytes = scan.durable_offset - scan.first_offset
     for found in scan:
         if verdict.record_count % _PROGRESS_RECORDS == 0:
@@ -121,7 +121,7 @@ def _unsound(store: OpenStore) -> Iterator[Finding]:
         yield Finding("store", path, -1, -1, f"{problem}; the next start writes it anew")
 
 
-def _breaches(found: Found, rules: Invariants, store: OpenStore) -> Iterator[Finding]:
+def _breaches(found: FoundRecord, rules: Invariants, store: OpenStore) -> Iterator[Finding]:
     offset = found.record.physical_offset
     for breach in rules.see(found.record):
         path, _ = store.segments.place(offset)

@@ -24,7 +24,7 @@ from commitlog.inner_batch import message_count
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.record import Record
-from commitlog.recovery import Damage, Found
+from commitlog.recovery import Damage, FoundRecord
 from commitlog.view import View, whole
 from consumequeue import entry
 from consumequeue.dispatch import MARK_BYTES_MAX, entry_of, is_indexed, is_marked
@@ -145,7 +145,7 @@ class QueueCheck:
         self.unwritten_count = 0
         """Of these, in no file and in no snapshot: the next one has them."""
 
-    def see(self, found: Found) -> None:
+    def see(self, found: FoundRecord) -> None:
         """Compare the next record of the log with its entry."""
         record = found.record
         if record.topic == RETENTION_TOPIC:

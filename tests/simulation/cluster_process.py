@@ -13,13 +13,13 @@ from itertools import count
 from typing import Final
 
 from services.broker.spine.settings import BrokerSettings
-from services.cluster.acts import CARRIED_OUT, Acts, Clocks
+from services.cluster.acts import CARRIED_OUT, Clocks, NodeActions
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
-    Beaten,
     Begun,
     Ended,
     Failed,
+    HeartbeatDone,
     Input,
     Move,
     Order,
@@ -59,7 +59,7 @@ class Process:
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
         health = Health(LagAndSkew(clock, clocks.monotonic))
-        self.acts = Acts(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
+        self.acts = NodeActions(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
         self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
         self.beat: Order | None = None
         """The BEAT that is under way."""
@@ -139,7 +139,7 @@ class Process:
     def beaten(self) -> None:
         """The BEAT under way was proven."""
         self.beat = None
-        self.take(Beaten(self.now_ms))
+        self.take(HeartbeatDone(self.now_ms))
 
     def step_down(self, error: NotAccepted | None = None) -> None:
         """Lead no more: for an append that was not proven, or because another node is to lead."""

@@ -14,7 +14,7 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
-from services.broker.groups.group_values import Received
+from services.broker.groups.group_values import ReceivedMessages
 from services.broker.spine.errors import TooManyFilters, TooManyRequests
 from services.broker.spine.topics import DEAD_LETTER_PREFIX
 from services.broker.spine.values import Delivery
@@ -138,7 +138,13 @@ class World(Subscribers):
         return len(got.deliveries)
 
     def _given(
-        self, course: Course, delivery: Delivery, client: str, is_push: bool, span_ms: int, got: Received
+        self,
+        course: Course,
+        delivery: Delivery,
+        client: str,
+        is_push: bool,
+        span_ms: int,
+        got: ReceivedMessages,
     ) -> None:
         place = delivery.queue_id, delivery.queue_offset
         visible_ms = self.now_ms + (self.settings.auto_renew_lease_ms if is_push else span_ms)

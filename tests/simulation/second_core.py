@@ -28,7 +28,7 @@ from commitlog import record, store_format
 from commitlog.applied_limits import OLDEST
 from commitlog.facts.facts import facts_of
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.recovery import Found, LogScan
+from commitlog.recovery import FoundRecord, LogScan
 from commitlog.snapshot import Snapshot
 from services.broker import derived
 from services.broker.broker import Broker
@@ -154,7 +154,7 @@ class SecondCore:
             core.append_replicated([*map(self._stored, part)], end_offset, self._world.now_ms)
         core.append_replicated([], first.durable_offset, self._world.now_ms)
 
-    def _parts(self, records: Iterator[Found]) -> Iterator[list[Found]]:
+    def _parts(self, records: Iterator[FoundRecord]) -> Iterator[list[FoundRecord]]:
         while part := list(islice(records, self._chance.randrange(1, 5))):
             yield part
 
@@ -177,7 +177,7 @@ class SecondCore:
     def _opened(self, other: BrokerSettings) -> Broker:
         return Broker.open(self._disk, other, self._world.now_ms + self._chance.choice((-HOUR_MS, HOUR_MS)))
 
-    def _stored(self, found: Found) -> bytes:
+    def _stored(self, found: FoundRecord) -> bytes:
         """The bytes of a record in the first one's log."""
         path, position = self._world.broker._log.segments.place(found.record.physical_offset)
         return bytes(self._world.disk.view(path)[position : position + found.record_bytes])

@@ -22,7 +22,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.values import Resolution
 from services.broker.timers.timer_delivery import TimerDelivery
 from services.cluster import acts, replica
-from services.cluster.acts import Acts
+from services.cluster.acts import NodeActions
 from services.cluster.election.inputs import Confirmed, Failed
 from services.cluster.election.table import Act, Stage
 from services.cluster.errors import CopyRefused
@@ -288,7 +288,7 @@ def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
 def candidates_are_believed(patch: pytest.MonkeyPatch) -> None:
     """A node whose EPOCH was read leads, whatever other EPOCH came before it."""
 
-    def confirm(of: Acts, candidacy: Any) -> Confirmed:
+    def confirm(of: NodeActions, candidacy: Any) -> Confirmed:
         return Confirmed(of.confirm(candidacy).has_won is not None or None)
 
     patch.setitem(acts.CARRIED_OUT, Act.CONFIRM, confirm)

@@ -21,7 +21,7 @@ import pytest
 from commitlog.message import Message, MessageType
 from consumequeue import timerindex_recent
 from consumequeue.filter import EVERYTHING
-from services.broker.groups.receiving import Receiving
+from services.broker.groups.receiving import MessageReceiver
 from services.broker.spine.values import Delivery
 from services.cluster.replica import LEASE_MS_MIN
 from tests.simulation.cluster_world import ClusterWorld
@@ -154,7 +154,7 @@ def test_no_message_group_waits_longer_than_a_lease_and_a_takeover(seed: int) ->
 
 
 def test_a_lease_that_each_takeover_lengthens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Receiving, "record_lengthened", lambda *_: None)
+    monkeypatch.setattr(MessageReceiver, "record_lengthened", lambda *_: None)
     found: list[Any] = []
     for seed in range(8):
         try:

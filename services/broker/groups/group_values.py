@@ -134,7 +134,7 @@ class Reset:
 
 
 @dataclass(slots=True, frozen=True)
-class Received:
+class ReceivedMessages:
     """The messages leased by a receive, which may be delivered once the log is durable up to `durable_at`.
 
     If `is_unfinished` is set, the receive has reached a limit, and more messages may be available. If

@@ -37,7 +37,7 @@ _UNCODED = 0
 """The code assigned to gaps and to records without a lite topic."""
 
 
-class LiteReceiving:
+class LiteMessageReceiver:
     """Implements the scan for messages of lite topics during a receive."""
 
     def __init__(

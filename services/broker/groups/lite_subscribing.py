@@ -34,7 +34,7 @@ from services.broker.groups.groups import Groups
 from services.broker.groups.lite_receiving import next_open_offset
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.groups.lite_topics import LiteTopics, queue_of
-from services.broker.groups.receiving import Receiving
+from services.broker.groups.receiving import MessageReceiver
 from services.broker.spine.errors import MessageTypeConflict
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.topics import Topics, check_group_name
@@ -85,7 +85,7 @@ class LiteSubscribing:
         groups: Groups,
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
-        receiving: Receiving,
+        receiving: MessageReceiver,
         reading: MessageReader,
     ) -> None:
         self._topics, self._groups, self._lite_topics = topics, groups, lite_topics

@@ -24,7 +24,7 @@ skipped by numpy, and each counts as one hundredth. A gap left by damage is repo
 regardless of tags, and counts as 1 (`Groups.skip_gap`). A queue file that must be read in full counts in
 proportion to its size, even if the file is damaged, and is not read again by later receives. If a receive
 reaches its work limit while it reads a damaged file, it returns without an error. The caller then repeats the
-receive immediately (`Received.has_read_damage`), because the remaining queues have not been scanned.
+receive immediately (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.exhausted_messages import USED_UP, ExhaustedMessages
 from services.broker.groups.group_filters import shown_filter
-from services.broker.groups.group_values import GroupQueue, Received
+from services.broker.groups.group_values import GroupQueue, ReceivedMessages
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import failure_of
-from services.broker.groups.lite_receiving import LiteReceiving
+from services.broker.groups.lite_receiving import LiteMessageReceiver
 from services.broker.groups.message_leasing import MessageLeasing, ReceiveState
 from services.broker.spine.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.spine.reading import MessageReader
@@ -73,7 +73,7 @@ ENTRIES_PASSED_PER_SCANNED: Final = 100
 PRIORITY: Final = "PRIORITY"
 
 
-class Receiving:
+class MessageReceiver:
     """Implements the receive operation and the operations on leased messages."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Receiving:
         topics: Topics,
         groups: Groups,
         leasing: MessageLeasing,
-        lite: LiteReceiving,
+        lite: LiteMessageReceiver,
         reading: MessageReader,
         dead_letters: DeadLetters,
         exhausted_messages: ExhaustedMessages,
@@ -111,7 +111,7 @@ class Receiving:
         auto_renew: bool,
         now_ms: int,
         attempt_id: str = "",
-    ) -> Received:
+    ) -> ReceivedMessages:
         """Lease up to `batch_size` available messages.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyFilters`.
@@ -150,7 +150,7 @@ class Receiving:
         if not state.policy.is_paused:
             with self._groups.leasing():
                 self._scan(topic, state)
-        return Received(
+        return ReceivedMessages(
             state.deliveries,
             state.durable_at,
             state.is_over,

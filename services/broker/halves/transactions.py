@@ -49,7 +49,7 @@ from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
 from txn import half, states
-from txn.checkback import CheckBackPolicy, Unasked
+from txn.checkback import CheckBackPolicy, WaitingCheckBacks
 from txn.errors import InvalidTransactionId
 from txn.outcomes import Ended, OpenHalf, Outcomes
 from txn.recent_halves import RecentHalves, Sent
@@ -89,7 +89,7 @@ class Transactions:
         }
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
-        self.waiting_check_backs = Unasked()
+        self.waiting_check_backs = WaitingCheckBacks()
         """Open half messages with a due check-back for which no producer is available."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()

@@ -22,7 +22,7 @@ NO_HASH: Final = 0
 """The padding in `name_hashes` for records with fewer names than there are columns."""
 
 
-class ByQueue(NamedTuple):
+class RowsByQueue(NamedTuple):
     """Row numbers grouped by queue.
 
     The rows of queue `codes[n]` are `places[begins[n]:begins[n + 1]]`, in ascending order.
@@ -65,12 +65,12 @@ class EncodedBatch:
         """Return the queues to which at least one of the records belongs."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
-    def group_by_queue(self) -> ByQueue:
+    def group_by_queue(self) -> RowsByQueue:
         """Return the row numbers of the records, grouped by queue."""
         places = np.argsort(self.queue, kind="stable")
         codes = self.queue[places]
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
-        return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
+        return RowsByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> EncodedBatch:
         """Return the records with row numbers from `first` up to, but not including, `end`."""

@@ -36,12 +36,12 @@ from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
 from commitlog.log import CommitLog
 from commitlog.recovery import Damage
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from timingwheel.partition import Gap
 
-Listener = Callable[[Damaged], None]
+Listener = Callable[[DamagedPart], None]
 
-_FULL: Final = Damaged(
+_FULL: Final = DamagedPart(
     "log",
     "",
     f"more than {limits.DAMAGE_KEPT_MAX} places are damaged; further ones are only counted, by "
@@ -54,14 +54,14 @@ class DamageList:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._places: dict[Hashable, Damaged] = {}
+        self._places: dict[Hashable, DamagedPart] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
         """The end offsets of known damaged ranges of the log, in ascending order."""
         self.unreadable_records = 0
         """The number of reads that found a damaged record."""
 
-    def __iter__(self) -> Iterator[Damaged]:
+    def __iter__(self) -> Iterator[DamagedPart]:
         return iter(self._places.values())
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class DamageList:
             listener(found)
         self._listeners.append(listener)
 
-    def report(self, found: Damaged, place: Hashable = None) -> None:
+    def report(self, found: DamagedPart, place: Hashable = None) -> None:
         """Report damage, unless its place is already known.
 
         If `place` is not given, `found` itself identifies the place.
@@ -82,7 +82,7 @@ class DamageList:
         if place not in self._places:
             self._put(place, found)
 
-    def report_repair(self, found: Damaged) -> None:
+    def report_repair(self, found: DamagedPart) -> None:
         """Replace the entry for a damaged file with the result of its repair, and report the result."""
         self._put((found.part, found.path), found)
 
@@ -96,12 +96,12 @@ class DamageList:
         else:
             return
         self.unreadable_records += 1
-        self.report(Damaged(part, path, error.detail), (part, physical_offset))
+        self.report(DamagedPart(part, path, error.detail), (part, physical_offset))
 
     def report_log_range(self, one: Damage) -> None:
         """Report a damaged range of the log."""
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
-        found = Damaged("log", self.segment_path(one.first_offset), what)
+        found = DamagedPart("log", self.segment_path(one.first_offset), what)
         self.report(found, ("log", one.first_offset))
         at = bisect_left(self._known_ends, one.end_offset)
         if self._known_ends[at : at + 1] != [one.end_offset]:
@@ -119,12 +119,12 @@ class DamageList:
             f"queue {queue_id} of topic {topic} has a gap at offset {queue_offset}: the message was lost by "
             f"damage of the log before {physical_offset}."
         )
-        found = Damaged("gap", self.segment_path(physical_offset - 1), what)
+        found = DamagedPart("gap", self.segment_path(physical_offset - 1), what)
         self.report(found, ("gap", topic, queue_id, physical_offset))
 
     def report_file(self, part: str, path: str, what: str) -> None:
         """Report a damaged file, unless the file has already been reported."""
-        self.report(Damaged(part, path, what), (part, path))
+        self.report(DamagedPart(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
         """Report damaged bytes in a timer file. The report is replaced after a repair (`report_repair`)."""
@@ -134,7 +134,7 @@ class DamageList:
         """Return the path of the segment that contains a log offset."""
         return layout.segment_path(self._log.segment_of(offset))
 
-    def _put(self, place: Hashable, found: Damaged) -> None:
+    def _put(self, place: Hashable, found: DamagedPart) -> None:
         if place not in self._places and len(self._places) >= limits.DAMAGE_KEPT_MAX:
             place = found = _FULL
         if self._places.get(place) != found:

@@ -42,7 +42,7 @@ from commitlog.flush import Flush
 from commitlog.log import CommitLog
 from commitlog.message import Host
 from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
-from commitlog.recovery import Found
+from commitlog.recovery import FoundRecord
 from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
@@ -55,7 +55,7 @@ from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.damage import DamageList
 from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.spine.store_times import StoreTimes
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 
 _OFFSET_FACT_TYPES: Final = frozenset((*get_args(OfGroup), LogCut))
 """The facts that change group offsets, which are appended only after the groups' open records."""
@@ -197,7 +197,7 @@ class Store:
 
     def report_key_index(self, what: str) -> None:
         """Report damage to the key index, which is rebuilt completely at the next startup."""
-        self.damage.report(Damaged("index", "", what), "index")
+        self.damage.report(DamagedPart("index", "", what), "index")
 
     @property
     def has_flush_backlog(self) -> bool:
@@ -409,7 +409,7 @@ class Store:
         self.dispatch.dispatch_runs(run.entries())
         self.keys.put_many(*run.names())
 
-    def index_keys(self, found: Found) -> None:
+    def index_keys(self, found: FoundRecord) -> None:
         """Add a record to the key index during recovery, using a limited amount of memory."""
         if is_indexed(found.record):
             self.keys.put(found.record)

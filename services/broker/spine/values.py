@@ -381,7 +381,7 @@ class Warn:
 
 
 @dataclass(slots=True, frozen=True)
-class Damaged:
+class DamagedPart:
     """A damaged part of the store. Damage is reported to the operator even if the damaged part was rebuilt.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or the name of another file, as in

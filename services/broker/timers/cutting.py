@@ -50,7 +50,7 @@ class RealTopic(NamedTuple):
     before_names: bytes
 
 
-class Cut:
+class CutRecords:
     """The ready records cut from the sound records `stored` of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:

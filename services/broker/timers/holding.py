@@ -196,7 +196,7 @@ class HeldTimers:
         self._gone_count = 0
 
 
-class Paces:
+class ReleasePaces:
     """Limits the pace at which held timers are delivered after a release.
 
     After an interruption, for example because of a busy disk, a release catches up on at most one second.

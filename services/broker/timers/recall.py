@@ -18,7 +18,7 @@ _FIELD_COUNT: Final = 5
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
-class Recall(NamedTuple):
+class RecallFields(NamedTuple):
     """The fields of a recall handle."""
 
     topic: str
@@ -32,7 +32,7 @@ def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
     return binascii.b2a_base64(fields.encode(), newline=False).translate(_URL_SAFE).decode()
 
 
-def decode(handle: str) -> Recall:
+def decode(handle: str) -> RecallFields:
     """Return the fields of a recall handle. Raise `InvalidRecallHandle` if the handle is malformed."""
     try:
         fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
@@ -46,4 +46,4 @@ def decode(handle: str) -> Recall:
         or len(fields[4]) > limits.MESSAGE_ID_CHARACTERS_MAX
     ):
         raise InvalidRecallHandle("Use the recall handle of the delayed message's own send receipt.")
-    return Recall(topic=fields[1], due_ms=int(fields[3]), message_id=fields[4])
+    return RecallFields(topic=fields[1], due_ms=int(fields[3]), message_id=fields[4])

@@ -52,7 +52,7 @@ from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
-from services.broker.timers.holding import FOREVER_MS, Paces
+from services.broker.timers.holding import FOREVER_MS, ReleasePaces
 from services.broker.timers.timer_records import due_ms_of, to_timer_record
 from services.broker.timers.timer_source import (
     MANY_NAMES,
@@ -79,7 +79,7 @@ class TimerDelivery:
 
     def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
         self._store, self._topics, self._timers = store, topics, timers
-        self._held, self._paces = timers.held, Paces()
+        self._held, self._paces = timers.held, ReleasePaces()
         self._near, self._partitions = timers.near, timers.partitions
         self._near_queues = QueueTable()  # `timers.queues` is used by a checkpoint's worker thread.
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)

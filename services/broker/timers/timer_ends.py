@@ -57,7 +57,7 @@ from consumequeue.run_store import RunsToWrite
 from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.spine.store import Store
-from services.broker.spine.values import Damaged, TimerName
+from services.broker.spine.values import DamagedPart, TimerName
 from tidewheel import property_names
 
 NAMES: Final = "timers-names"
@@ -179,7 +179,7 @@ class TimerEnds:
         """Report any known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
-                self._damage.report(Damaged(part, "", index.damage))
+                self._damage.report(DamagedPart(part, "", index.damage))
 
     def add_end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Add the end of a timer to the index."""

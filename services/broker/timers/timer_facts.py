@@ -28,7 +28,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import TimerEnd
 from services.broker.timers.timers import Timers
 from timingwheel import partition
@@ -39,7 +39,7 @@ _FOREVER_MS: Final = 1 << 62
 _CHUNK_FACTS: Final = 65_536
 
 
-def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
+def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[DamagedPart]:
     """Rebuild names and ends if one of their files is damaged, and return the damaged files.
 
     `log_from` is the log offset of the first record, and `until` is the log offset of the snapshot. Raise
@@ -71,7 +71,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     return told
 
 
-def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
+def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> DamagedPart:
     read_count = index.take_out(run)
     left = "what it said is made again from the log"
     if run.first_offset < log_from and read_count < run.entry_count:
@@ -79,7 +79,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
             f"{run.entry_count - read_count} of its {run.entry_count} facts cannot be read; they are made "
             "again as far as the log and the timers that wait tell, and how others ended may be unknown"
         )
-    return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
+    return DamagedPart(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:

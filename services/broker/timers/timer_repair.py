@@ -58,7 +58,7 @@ from commitlog.recovery import Damage, LogScan
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
 from services.broker.spine.store import Store
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import last_ms
 from services.broker.timers.timer_files import TimesInDoubt
 from services.broker.timers.timer_records import due_ms_of
@@ -667,7 +667,9 @@ class TimerRepair:
         """Postpone a repair whose search could not be completed, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
-        self._store.damage.report_repair(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+        self._store.damage.report_repair(
+            DamagedPart("partition", job.gaps[0].path if job.gaps else TIMERS, what)
+        )
         self._bare = job.bare + self._bare
 
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
@@ -715,10 +717,10 @@ class TimerRepair:
         )
         first, *others = dict.fromkeys(paths)
         damage = self._store.damage
-        damage.report_repair(Damaged("partition", first, what, self._rebuilt_count, self._lost_count))
+        damage.report_repair(DamagedPart("partition", first, what, self._rebuilt_count, self._lost_count))
         for path in others:
             damage.report_repair(
-                Damaged("partition", path, f"{path} was damaged; its timers are counted with {first}.")
+                DamagedPart("partition", path, f"{path} was damaged; its timers are counted with {first}.")
             )
 
     def report_indexes(self) -> None:

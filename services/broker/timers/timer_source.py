@@ -35,7 +35,7 @@ from commitlog.record import Record
 from commitlog.segments import Segments
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of, keys_of, names_of
-from services.broker.timers.cutting import Cut
+from services.broker.timers.cutting import CutRecords
 from services.broker.timers.timer_records import delivered_record
 from tidewheel import property_names
 from timingwheel import sectors
@@ -100,7 +100,7 @@ class TimerSource:
         rows["timer_offset"] = offsets
         # Imported records are parsed, because they may not have the CRC that cutting requires.
         first_own = bisect_left(offsets, self._imported_until)
-        cut = Cut(stored[first_own:], offsets[first_own:])
+        cut = CutRecords(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
         for place, encoded in zip(places, cut.records(), strict=True):
             ready[place] = encoded

@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
     record_bytes: int
 
 
-class LookedUp(NamedTuple):
+class LookupResults(NamedTuple):
     """The results of lookups in the index of names and in the log, which are performed once per query.
 
     `keyed` contains the offsets of the timers that have the timer key of the filter. `searched` contains the
@@ -93,7 +93,7 @@ class TimerViews:
         return TimerPage(found, None)
 
     def search(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
     ) -> TimerPage:
         """Return the timers found by a bounded search, and the cursor for the next call or None.
 
@@ -178,7 +178,7 @@ class TimerViews:
         return sorted(counts.items())
 
     def _candidates(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
     ) -> Iterator[Candidate]:
         """Yield the timers after the position `after` that may match, sorted by due time and offset."""
         rows = self._far_and_near(wanted, after, looked_up)
@@ -190,7 +190,7 @@ class TimerViews:
         self,
         wanted: TimerFilter,
         after: tuple[int, int] | None = None,
-        looked_up: LookedUp | None = None,
+        looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
         """Yield the held timers of the matching topics, except those excluded by a search of the log."""
         if wanted.is_held is False:
@@ -218,7 +218,7 @@ class TimerViews:
         return _matches(self._read_timer(candidate), wanted)
 
     def _far_and_near(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None
     ) -> Iterator[Candidate]:
         select = self._selection(wanted, looked_up)
         for rows, path in self._scan(wanted, after):
@@ -240,7 +240,7 @@ class TimerViews:
             matching[place] = self._is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
-    def _selection(self, wanted: TimerFilter, looked_up: LookedUp | None = None) -> Callable[[Rows], Mask]:
+    def _selection(self, wanted: TimerFilter, looked_up: LookupResults | None = None) -> Callable[[Rows], Mask]:
         """Return a function that maps rows to a bool array, which is true for rows that may match a filter.
 
         A row whose record is in the log has no hashes, so it may match unless a search of the record has
@@ -251,7 +251,7 @@ class TimerViews:
         hashes = {key: self._hashes(wanted, key, codes) for key in (wanted.key, wanted.message_key) if key}
         if looked_up is None:
             keyed = self.offsets_of_key(wanted.key, self.topics_of(wanted)) if wanted.key else []
-            looked_up = LookedUp(np.array(keyed, np.uint64), *_NOT_SEARCHED)
+            looked_up = LookupResults(np.array(keyed, np.uint64), *_NOT_SEARCHED)
 
         def select(rows: Rows) -> Mask:
             offsets, matching = rows["timer_offset"], np.isin(rows["queue"], codes)

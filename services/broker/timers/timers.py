@@ -70,7 +70,7 @@ from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_ti
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
 from timingwheel import sectors
-from timingwheel.cascade import Unreadable
+from timingwheel.cascade import UnreadableTimer
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 from timingwheel.wheel import Wheel
@@ -336,7 +336,7 @@ class Timers:
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
         self.in_doubt.setdefault(timer_offset, TimerInDoubt(due_ms, sort_ms, topic, path))
 
-    def _register_copied_damage(self, one: Unreadable) -> None:
+    def _register_copied_damage(self, one: UnreadableTimer) -> None:
         topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
         self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
 
@@ -502,7 +502,7 @@ class Timers:
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
         for fields in (frozen["partitions"] or {"unreadable": ()})["unreadable"]:
-            self._register_copied_damage(Unreadable(*fields))
+            self._register_copied_damage(UnreadableTimer(*fields))
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:

@@ -68,7 +68,7 @@ log = structlog.get_logger()
 Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
-class Copying:
+class StoreCopier:
     """The copy of the node `name` on `disk`, and the copies that other nodes announce in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:

@@ -76,7 +76,7 @@ class Begun(NamedTuple):
     proven_ms: int
 
 
-class Beaten(NamedTuple):
+class HeartbeatDone(NamedTuple):
     """The result of BEAT, with the start time of the last confirmed append and the changed facts."""
 
     proven_ms: int
@@ -175,8 +175,8 @@ class Order(NamedTuple):
 
 
 Input = (
-    Opened | ReadDone | Appended | Confirmed | Begun | Beaten | LookDone | ClientsAsked | Ended | CopiesFound
-    | Copied | Failed | RecordTaken | Tick | ProofWanted | SteppedDown | Leave | Move | Order
+    Opened | ReadDone | Appended | Confirmed | Begun | HeartbeatDone | LookDone | ClientsAsked | Ended |
+    CopiesFound | Copied | Failed | RecordTaken | Tick | ProofWanted | SteppedDown | Leave | Move | Order
 )  # fmt: skip
 AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     Opened: frozenset((Stage.OPENING,)),
@@ -187,7 +187,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     Ended: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((CopiesFound, Copied), frozenset((Stage.COPYING,))),
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
-    **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
+    **dict.fromkeys((HeartbeatDone, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
 """The stages in which each input is accepted. Any other input is accepted except in HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {

@@ -27,7 +27,7 @@ from services.cluster.election.reach import ComplaintFilter
 from services.cluster.election.table import Act
 
 Say = Callable[..., None]
-DutyInput = ProofWanted | Order | Beaten
+DutyInput = ProofWanted | Order | HeartbeatDone
 
 
 class LeaderDuties:
@@ -70,7 +70,7 @@ class LeaderDuties:
             self._orders.append(given)
         else:
             self._is_beating, self._proven_ms = False, max(self._proven_ms, given.proven_ms)
-        self._beat_if_due(given.news if isinstance(given, Beaten) else NO_NEWS, now_ms)
+        self._beat_if_due(given.news if isinstance(given, HeartbeatDone) else NO_NEWS, now_ms)
 
     def _beat_if_due(self, news: Mapping[str, Any], now_ms: int) -> None:
         is_silent = now_ms - self._proven_ms >= BEAT_MS

@@ -343,7 +343,7 @@ class Election:
 
 
 def _apply_duty_input(
-    election: Election, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int
+    election: Election, given: inputs.ProofWanted | inputs.Order | inputs.HeartbeatDone, now_ms: int
 ) -> None:
     election.duties.handle_input(given, now_ms)
 
@@ -358,7 +358,7 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
     inputs.Tick: Election._on_tick,
     inputs.ProofWanted: _apply_duty_input,
     inputs.Order: _apply_duty_input,
-    inputs.Beaten: _apply_duty_input,
+    inputs.HeartbeatDone: _apply_duty_input,
     inputs.LookDone: Election._on_look_done,
     inputs.ClientsAsked: Election._on_clients_asked,
     inputs.SteppedDown: Election._on_stepped_down,

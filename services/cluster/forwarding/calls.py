@@ -188,7 +188,7 @@ class ClientCall(NamedTuple):
     came_ms: int
 
 
-class Forwarding:
+class CallForwarder:
     """The gRPC service of a node that forwards client calls to the leader known to `node`.
 
     `key` is the cluster key that protects user secrets, or an empty value if authentication is disabled.

@@ -65,7 +65,7 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import SECRET, CertificateMismatch, connect_to
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
-from services.cluster.watching.scrubbing import Scrubbing
+from services.cluster.watching.scrubbing import LogScrubber
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis
 from services.ops.callers import Authority, caller_of
@@ -117,7 +117,7 @@ class ClusterHttp:
         refusals: Refusals,
         check: EngineCheck,
         unanswered: EngineDiagnosis,
-        scrubbing: Scrubbing,
+        scrubbing: LogScrubber,
         sessions: SessionTrials,
     ) -> None:
         self._node, self._root = node, root

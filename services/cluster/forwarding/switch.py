@@ -1,7 +1,7 @@
 """Dispatch of calls to the node's own broker while the node is the leader, and to the leader otherwise.
 
 Connections remain open when the leader changes, because each call is dispatched individually. Telemetry and
-SyncLiteSubscription calls are always passed to `Forwarding`, which stores the client state for the next
+SyncLiteSubscription calls are always passed to `CallForwarder`, which stores the client state for the next
 leader.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, Forwarding, Shape
+from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, CallForwarder, Shape
 from services.front.connection import Connection, Service
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Status
@@ -22,7 +22,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 class Switch:
     """The service that answers the calls to a node's port."""
 
-    def __init__(self, forwarding: Forwarding) -> None:
+    def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
         self._presence = forwarding.presence
         self._service: Service = forwarding

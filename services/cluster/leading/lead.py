@@ -26,9 +26,17 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from services.broker.broker import Broker
-from services.cluster.acts import Acts
+from services.cluster.acts import NodeActions
 from services.cluster.election.health import Health
-from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Order, Tick, read_progress_of
+from services.cluster.election.inputs import (
+    Begun,
+    Ended,
+    HeartbeatDone,
+    LookDone,
+    Order,
+    Tick,
+    read_progress_of,
+)
 from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
 from services.cluster.leading.log_damage import LogDamage, State
@@ -74,7 +82,9 @@ class LeadCallbacks(NamedTuple):
 class Lead:
     """The leadership of a node during one epoch, based on the open replica of `acts`."""
 
-    def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks) -> None:
+    def __init__(
+        self, acts: NodeActions, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks
+    ) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
         self._replica = replica = acts.open_replica
         replica.start_lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)
@@ -111,7 +121,7 @@ class Lead:
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
-    async def beat(self, order: Order) -> Beaten | None:
+    async def beat(self, order: Order) -> HeartbeatDone | None:
         """Append a BEAT record. If the append is not confirmed, release the core and return None."""
         assert self._served is not None, "a lead has begun before its first BEAT"
         clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
@@ -121,7 +131,7 @@ class Lead:
             self._served.fail(error)
             return None
         self._served.answers.confirm_leadership(self._sink.proven_ms)
-        return Beaten(self._sink.proven_ms, self._news())
+        return HeartbeatDone(self._sink.proven_ms, self._news())
 
     async def check_copy_and_log(self, has_read_all: bool) -> LookDone:
         """Check the copy, the clock and the shared log of the leader, and trim the shared log.

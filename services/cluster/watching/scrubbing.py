@@ -28,7 +28,7 @@ FIRST_SECONDS: Final = 5.0
 log = structlog.get_logger()
 
 
-class Scrubbing:
+class LogScrubber:
     """The scrub of a shared log. At each takeover, `begin` returns the initial state of a new scrub."""
 
     def __init__(

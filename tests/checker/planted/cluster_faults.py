@@ -12,7 +12,7 @@ from commitlog.facts import acks, facts
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.sink import Part
 from services.broker.broker import Broker
-from services.broker.groups.receiving import Receiving
+from services.broker.groups.receiving import MessageReceiver
 from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
 from services.broker.spine.recent_ids import RecentIds
@@ -133,4 +133,4 @@ def follower_does_not_count_places(patch: pytest.MonkeyPatch) -> None:
 
 def message_groups_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
     """The next message of a message group goes out before the one before is done."""
-    patch.setattr(Receiving, "_may_lease", lambda *_: True)
+    patch.setattr(MessageReceiver, "_may_lease", lambda *_: True)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from commitlog.descriptors import Open
+from commitlog.descriptors import OpenFile
 from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import StoreError, StoreLocked
 from commitlog.lock import StoreLock
@@ -353,7 +353,7 @@ def test_a_failure_that_one_thread_is_told_fails_the_sync_another_has_under_way(
     disk.write("second", 0, b"y")
     take_failure = disk._files.take_failure
 
-    def take_after_another_thread(of: Open | None, path: str) -> OSError | None:
+    def take_after_another_thread(of: OpenFile | None, path: str) -> OSError | None:
         monkeypatch.setattr(disk._files, "take_failure", take_failure)
         with pytest.raises(SyncFailed, match="Input/output error"):
             disk.sync(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from consumequeue.set_aside import SetAside
+from consumequeue.set_aside import SetAsideOffsets
 
 BITS = (1, 2, 4)
 
@@ -18,7 +18,7 @@ class AgainstMasks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.aside, self.masks = SetAside(), {}
+        self.aside, self.masks = SetAsideOffsets(), {}
 
     @rule(offset=st.integers(0, 20), mask=st.integers(1, 7))
     def put(self, offset: int, mask: int) -> None:

@@ -12,7 +12,7 @@ from consumequeue import sorted_runs
 from consumequeue.bloom_filter import Filter, Mask, probe_of, probes_of
 from consumequeue.sorted_runs import Run, write_run
 from consumequeue.timerindex import FACTS, FactIndex, hashes_of
-from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
+from consumequeue.timerindex_fact import FACT, FactContent, Facts, newest_of
 from tests.memory_disk import MemoryDisk
 
 FOLDER = "timers-ends"
@@ -55,12 +55,12 @@ def ended(count: int) -> Facts:
     return about([(number * 312 + number // 1000 * 10**7, 0) for number in range(count)])
 
 
-def found(disk: MemoryDisk, run: Run, key: int, check: int) -> Said | None:
+def found(disk: MemoryDisk, run: Run, key: int, check: int) -> FactContent | None:
     if run.lost or run.may_hold(probe_of(key)):
         for facts in run.find(disk, key):
             for _, found_check, *said in facts.tolist():
                 if found_check == check:
-                    return Said(*said)
+                    return FactContent(*said)
     return None
 
 
@@ -206,7 +206,7 @@ def test_what_can_be_read_of_a_damaged_run_is_taken_over_and_counted(blocks: lis
     [damaged] = index.damaged_runs
     count = index.take_out(damaged)
     assert not index.damaged_runs
-    answers = {index.newest(key, check) == Said(*said) for key, check, *said in facts.tolist()}
-    known = [fact for fact in facts.tolist() if index.newest(*fact[:2]) == Said(*fact[2:])]
+    answers = {index.newest(key, check) == FactContent(*said) for key, check, *said in facts.tolist()}
+    known = [fact for fact in facts.tolist() if index.newest(*fact[:2]) == FactContent(*fact[2:])]
     assert count == len(known)
     assert answers == {bool(known), len(blocks) == 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txn.checkback import Unasked
+from txn.checkback import WaitingCheckBacks
 
 TOPICS = ("a", "b")
 STEP = st.tuples(
@@ -17,7 +17,7 @@ STEP = st.tuples(
 def test_halves_of_a_topic_wait_in_the_order_in_which_they_came(
     script: list[tuple[str, str, int, int]],
 ) -> None:
-    unasked, expected = Unasked(), {topic: list[int]() for topic in TOPICS}
+    unasked, expected = WaitingCheckBacks(), {topic: list[int]() for topic in TOPICS}
     for action, topic, half_offset, count in script:
         waiting = expected[topic]
         if action == "add":

@@ -17,7 +17,7 @@ from services.broker.may_be_lost import MAY_BE_LOST
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import IllegalSchedule
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged, Effect, Retire, Subscriber
+from services.broker.spine.values import DamagedPart, Effect, Retire, Subscriber
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
@@ -138,7 +138,7 @@ FACTS: Final = {
         lambda broker: broker._delivery._clock_until_ms or broker._lease_clock.to_broker_time(0),
     ),
     "damage that was found": Fact(
-        lambda bench: bench.broker.damage.report(Damaged("log", "commitlog/0", "is damaged")),
+        lambda bench: bench.broker.damage.report(DamagedPart("log", "commitlog/0", "is damaged")),
         lambda broker: list(broker.damage),
     ),
     "statistics": Fact(

@@ -6,7 +6,7 @@ import pytest
 
 from commitlog.message import MessageType
 from services.broker.spine.errors import TopicInUse
-from services.broker.topic_retention import QUEUES_MAX, Expired
+from services.broker.topic_retention import QUEUES_MAX, ExpiredMessages
 from tests.simulation.tables import tables
 from tests.unit.services.broker.test_topic_changes import SETTINGS, Bench
 from tidewheel.errors import ClientMistake
@@ -44,14 +44,14 @@ def pass_time(bench: Bench, ms: int) -> None:
 
 
 def test_a_retention_discards_what_is_too_old_at_once_and_says_how_much(bench: Bench) -> None:
-    assert bench.broker.topic_changes.expired("t", 3 * HOUR_MS, bench.now_ms) == Expired(3, 3)
+    assert bench.broker.topic_changes.expired("t", 3 * HOUR_MS, bench.now_ms) == ExpiredMessages(3, 3)
     bench.ack("g", [one for one in bench.receive("g") if one.message.message_id in ("M1", "M2")])
-    assert bench.broker.topic_changes.expired("t", 3 * HOUR_MS, bench.now_ms) == Expired(3, 1)
+    assert bench.broker.topic_changes.expired("t", 3 * HOUR_MS, bench.now_ms) == ExpiredMessages(3, 1)
     with pytest.raises(TopicInUse, match=r"3 messages of .* older .*, 1 of them unfinished"):
         bench.change("alter", None, None, retention_ms=3 * HOUR_MS)
     assert len(kept(bench)) == 6
     changed = bench.change("alter", None, None, retention_ms=3 * HOUR_MS, discard=True)
-    assert (changed.topic.retention_ms, changed.expired) == (3 * HOUR_MS, Expired(3, 1))
+    assert (changed.topic.retention_ms, changed.expired) == (3 * HOUR_MS, ExpiredMessages(3, 1))
     assert kept(bench) == ["M4", "M5", "M6"]
     missed = bench.broker.groups.missed_messages.find("g", "t")
     assert missed is not None

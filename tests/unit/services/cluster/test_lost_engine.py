@@ -20,11 +20,11 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy
-from services.cluster.copies.copying import Copying
+from services.cluster.copies.copying import StoreCopier
 from services.cluster.copies.refetching import AFTER_HALT, order_refetch, recovery_advice
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
@@ -490,7 +490,7 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     replica.checkpoint(0)
     assert OwnCopy("c", "", began, disk, str).checkpoint_announcement(replica, 0) is not None
     other = MemoryDisk()
-    copying = Copying("d", OwnCopy("d", "", began, other, str), began, engine, other)
+    copying = StoreCopier("d", OwnCopy("d", "", began, other, str), began, engine, other)
     copying._is_fetched = True
     transfer.receive_copy(copy_of(root), other)
     copied, replica = served(other, restored.cluster, engine)
@@ -560,7 +560,7 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
             transfer.receive_copy(io.BytesIO(b"".join(transfer.stream_copy(pair.roots[1]))), disk, require)
 
         monkeypatch.setattr(transfer, "fetch_copy", fetch)
-    copying = Copying("a", OwnCopy("a", "", began, disk, str), began, pair.engine, disk)
+    copying = StoreCopier("a", OwnCopy("a", "", began, disk, str), began, pair.engine, disk)
     pair.engine.spoil(lost)
     with pytest.raises(CopyRefused, match="lacks what this node has seen accepted"):
         copying.fetch_copy(copying.find_copies())
@@ -638,7 +638,7 @@ def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
     ids, replica = served(disk, restored.cluster, engine)
     assert len(ids) == SENT
     replica.require_sound(has_read_all=True)
-    replica.core.damage.report(Damaged("log", layout.segment_path(1 << 40), "another"))
+    replica.core.damage.report(DamagedPart("log", layout.segment_path(1 << 40), "another"))
     with pytest.raises(StoreDamaged, match="another"):
         replica.require_sound()
     disk.close()

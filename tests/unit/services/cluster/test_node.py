@@ -19,7 +19,7 @@ from commitlog.errors import NoRoom
 from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
-from services.cluster.acts import Acts, Clocks
+from services.cluster.acts import NodeActions, NodeActions
 from services.cluster.election import candidacy_timer, inputs
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
@@ -174,7 +174,7 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
     clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("a", "h:3", "http://h:4")
-    acts = Acts(
+    acts = NodeActions(
         me,
         began,
         engine,
@@ -492,7 +492,7 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     before, health = Health(LagAndSkew(lambda: 0, lambda: 0)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
-    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
+    acts = NodeActions(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
     acts.apply_answer(acts.open())
     while acts.catch_up().records:
         pass
@@ -516,7 +516,7 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: engine.now_ms + ahead_ms, lambda: now_ms)
     me = Member("b", "h:3", "http://h:4")
     other = Health(LagAndSkew(lambda: 0, lambda: 0))
-    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
+    acts = NodeActions(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
     acts.apply_answer(acts.open())
     while acts.catch_up().records:
         pass

@@ -17,7 +17,7 @@ from consumequeue.queue import stored_queues
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 from services.cluster import replica
 from services.cluster.replica import LEASE_MS_MIN, Replica, go_back_to_checkpoint
 from sharedlog.bodies import split_records
@@ -274,9 +274,11 @@ def test_a_copy_is_given_up_only_for_what_nothing_on_its_machine_replaces(
     follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     read_to(follower, engine, len(records))
     follower.require_sound(has_read_all=has_read_all)
-    follower.core.damage.report(Damaged("index", "index/1", "was made anew", rebuilt_count=7))
+    follower.core.damage.report(DamagedPart("index", "index/1", "was made anew", rebuilt_count=7))
     follower.require_sound(has_read_all=has_read_all)
-    follower.core.damage.report(Damaged(part, f"{part}/2", "is not what was written", lost_count=lost_count))
+    follower.core.damage.report(
+        DamagedPart(part, f"{part}/2", "is not what was written", lost_count=lost_count)
+    )
     if is_borne:
         follower.require_sound(has_read_all=has_read_all)
     else:

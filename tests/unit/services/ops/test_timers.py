@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from consumequeue.filter import EVERYTHING
-from services.broker.spine.values import Damaged
+from services.broker.spine.values import DamagedPart
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -584,7 +584,7 @@ def test_what_is_damaged_is_listed_counted_and_told_by_the_probes(at_desk: Any) 
         assert nothing == {"count": 0, "rebuilt": 0, "unreadable": 0, "damage": [], "timers": []}
         assert (await desk.http.get("/readyz")).text == "ready\n"
         core = desk.live.core
-        core.damage.report(Damaged("partition", "timers/x", "timers/x is damaged.", 3, 1))
+        core.damage.report(DamagedPart("partition", "timers/x", "timers/x is damaged.", 3, 1))
         core.timers.end_unreadable("orders", 4711, START_MS + MINUTE_MS, START_MS)
         found = await desk.get("/damaged", limit=1)
         assert (found["count"], found["unreadable"]) == (1, 1)

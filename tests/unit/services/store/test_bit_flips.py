@@ -17,7 +17,7 @@ import pytest
 
 from commitlog import layout
 from commitlog.errors import StoreDamaged
-from commitlog.recovery import Found, LogScan
+from commitlog.recovery import FoundRecord, LogScan
 from services.broker.broker import Broker
 from services.store.opening import look_at
 from services.store.state import fold
@@ -38,7 +38,7 @@ class Before:
 
     shop: Any
     files: dict[str, bytes]
-    records: list[Found]
+    records: list[FoundRecord]
     messages: Messages
 
     def flipped(self, path: str, bit: int) -> MemoryDisk:
@@ -50,7 +50,7 @@ class Before:
         disk.flip_bit(path, bit)
         return disk
 
-    def hit(self, path: str, bit: int) -> Found | None:
+    def hit(self, path: str, bit: int) -> FoundRecord | None:
         """The record that a bit belongs to."""
         folder, _, name = path.partition("/")
         if folder != layout.COMMITLOG:
@@ -138,7 +138,7 @@ def check(before: Before, path: str, bit: int) -> None:
     assert hit is None or not verdict.is_sound, f"{where}: told as if it did no harm"
 
 
-def is_of(hit: Found | None, place: tuple[int, int]) -> bool:
+def is_of(hit: FoundRecord | None, place: tuple[int, int]) -> bool:
     if hit is None or hit.record.topic != "orders":
         return False
     return (hit.record.queue_id, hit.record.queue_offset) == place

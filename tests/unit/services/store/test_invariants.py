@@ -7,16 +7,16 @@ import pytest
 from commitlog import properties
 from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
-from commitlog.recovery import Damage, Found
+from commitlog.recovery import Damage, FoundRecord
 from services.store.invariants import breaches
 from tidewheel import property_names
 
 
-def log(*records: Record) -> list[Found]:
+def log(*records: Record) -> list[FoundRecord]:
     """The records at 0, 100, 200 ..."""
     for number, one in enumerate(records):
         one.physical_offset = 100 * number
-    return [Found(one, 100) for one in records]
+    return [FoundRecord(one, 100) for one in records]
 
 
 def message(queue_offset: int = 0, **attributes: object) -> Record:

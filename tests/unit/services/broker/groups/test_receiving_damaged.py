@@ -13,7 +13,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.groups.group_values import Received
+from services.broker.groups.group_values import ReceivedMessages
 from services.live.live_broker import LiveBroker
 from tests.unit.services.broker.test_retention import Bench
 
@@ -38,7 +38,7 @@ def damaged(*queue_ids: int) -> Bench:
     return bench
 
 
-def receive(bench: Bench) -> Received:
+def receive(bench: Bench) -> ReceivedMessages:
     return bench.broker.receiving.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, bench.now_ms)
 
 

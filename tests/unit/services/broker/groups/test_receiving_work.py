@@ -19,7 +19,7 @@ from consumequeue.queue import ConsumeQueue
 from consumequeue.sql_filter import SqlFilter, parse_sql
 from services.broker import derived
 from services.broker.broker import Broker
-from services.broker.groups.group_values import Received
+from services.broker.groups.group_values import ReceivedMessages
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.broker.timers.test_timers import Store
@@ -48,10 +48,10 @@ class Bench:
             flush.write()
             self.broker.complete_flush(flush, NOW_MS)
 
-    def receive(self, wanted: Filter) -> Received:
+    def receive(self, wanted: Filter) -> ReceivedMessages:
         return self.broker.receiving.receive("g", "t", wanted, 32, 20_000, "c", False, NOW_MS)
 
-    def receives(self, wanted: Filter) -> Iterator[Received]:
+    def receives(self, wanted: Filter) -> Iterator[ReceivedMessages]:
         """Yield receives up to the first that is finished and found nothing."""
         while True:
             received = self.receive(wanted)

@@ -23,7 +23,7 @@ from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
 from services.broker.spine.damage import DamageList
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Damaged, HalfFilter, SendReceipt, TimerFilter, TimerName
+from services.broker.spine.values import DamagedPart, HalfFilter, SendReceipt, TimerFilter, TimerName
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.broker.test_retention import (
     KEEP_ONE,
@@ -109,12 +109,12 @@ def broker() -> Broker:
 
 
 def test_a_place_is_kept_and_passed_on_once_and_what_became_of_it_again() -> None:
-    damage, heard = broker().damage, list[Damaged]()
+    damage, heard = broker().damage, list[DamagedPart]()
     damage.report_file("partition", "timers/a", "byte 1 is wrong")
     damage.add_listener(heard.append)
     damage.report_file("partition", "timers/a", "byte 2 is wrong")
     damage.report_file("partition", "timers/b", "byte 1 is wrong")
-    mended = Damaged("partition", "timers/a", "3 timers were rebuilt", 3)
+    mended = DamagedPart("partition", "timers/a", "3 timers were rebuilt", 3)
     damage.report_repair(mended)
     damage.report_repair(mended)
     assert [one.what for one in heard] == ["byte 1 is wrong", "byte 1 is wrong", "3 timers were rebuilt"]
@@ -122,7 +122,7 @@ def test_a_place_is_kept_and_passed_on_once_and_what_became_of_it_again() -> Non
 
 
 def test_damage_of_many_places_is_bounded_and_says_so_once() -> None:
-    damage, heard = broker().damage, list[Damaged]()
+    damage, heard = broker().damage, list[DamagedPart]()
     damage.add_listener(heard.append)
     for number in range(2 * limits.DAMAGE_KEPT_MAX):
         damage.report_file("queue", f"consumequeue/{number}", "is wrong")
@@ -296,7 +296,7 @@ def test_a_gap_that_an_earlier_start_has_left_is_told_by_whoever_meets_it() -> N
     store.checkpoint()
     open_anew(store)
     assert (store.broker.rebuilt_files, [*store.broker.damage]) == ([], [])
-    told: list[Damaged] = []
+    told: list[DamagedPart] = []
     store.broker.damage.add_listener(told.append)
     for group in ("g", "h"):  # one place counts once
         assert passed_over(store, group) == ["M0", "M2", "M3"]

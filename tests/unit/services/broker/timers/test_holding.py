@@ -22,7 +22,7 @@ from services.broker.spine.values import (
     Verdict,
 )
 from services.broker.timers import holding
-from services.broker.timers.holding import HeldTimers, Paces
+from services.broker.timers.holding import HeldTimers, ReleasePaces
 from tests.memory_disk import MemoryDisk
 from tests.simulation.tables import tables
 from tidewheel.errors import ClientMistake, IllegalTopic
@@ -365,7 +365,7 @@ def test_the_table_holds_what_was_added_and_not_removed(monkeypatch: pytest.Monk
 
 
 def test_a_pace_makes_up_for_a_second_at_most() -> None:
-    paces = Paces()
+    paces = ReleasePaces()
     assert paces.allowed("t", 10, 50_000, 100) == 1
     paces.spend("t", 10, 1)
     assert paces.allowed("t", 10, 50_099, 100) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from services.broker.spine.errors import InvalidRecallHandle
 from services.broker.timers import recall
-from services.broker.timers.recall import Recall
+from services.broker.timers.recall import RecallFields
 
 VECTORS = json.loads((Path(__file__).parents[4] / "vectors" / "rocketmq.json").read_text())
 
@@ -17,7 +17,7 @@ VECTORS = json.loads((Path(__file__).parents[4] / "vectors" / "rocketmq.json").r
 def test_the_handle_is_the_one_that_rocketmq_writes() -> None:
     vector = next(vector for vector in VECTORS if vector["kind"] == "recall_handle")
     fields = vector["input"]
-    wanted = Recall(fields["topic"], int(fields["ts"]), fields["msgId"])
+    wanted = RecallFields(fields["topic"], int(fields["ts"]), fields["msgId"])
     assert recall.encode(*wanted, fields["broker"]) == vector["text"]
     assert recall.decode(vector["text"]) == wanted
 

@@ -13,7 +13,7 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.segments import Segments
 from services.broker.timers import timer_source
-from services.broker.timers.cutting import Cut
+from services.broker.timers.cutting import CutRecords
 from services.broker.timers.timer_records import ReplacedTimer, moved_record, timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tests.memory_disk import MemoryDisk
@@ -95,7 +95,7 @@ def test_both_ways_give_the_same(one: Record) -> None:
 
 @pytest.mark.parametrize("one", [*CUT.values(), *DECODED.values()], ids=[*CUT, *DECODED])
 def test_what_this_broker_writes_most_is_cut(one: Record) -> None:
-    assert Cut([record.encode(one)], [12]).places == ([0] if one in CUT.values() else [])
+    assert CutRecords([record.encode(one)], [12]).places == ([0] if one in CUT.values() else [])
 
 
 @pytest.mark.parametrize("one", FOREIGN.values(), ids=FOREIGN)

@@ -9,7 +9,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.recovery import Damage
 from services.cluster import holes
 from services.cluster.copies.checkpoints import OwnCopy
-from services.cluster.copies.copying import Copying
+from services.cluster.copies.copying import StoreCopier
 from services.cluster.replica import Replica
 from sharedlog.engines import Beginning
 from tests.memory_disk import MemoryDisk
@@ -51,7 +51,7 @@ def test_a_word_of_a_copy_that_is_given_up_meanwhile_does_not_follow_the_one_of_
     replica.checkpoint(0)
     began = Beginning(CLUSTER, {})
     own = OwnCopy("a", "", began, disk, str)
-    copying, checkpoint_announcement = Copying("a", own, began, engine, disk), own.checkpoint_announcement
+    copying, checkpoint_announcement = StoreCopier("a", own, began, engine, disk), own.checkpoint_announcement
 
     def overtaken(replica: Replica, now_ms: int) -> bytes | None:
         stored = checkpoint_announcement(replica, now_ms)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from services.cluster.copies.checkpoints import OwnCopy
-from services.cluster.copies.copying import Copying
+from services.cluster.copies.copying import StoreCopier
 from services.cluster.errors import CopyRefused
 from sharedlog.engines import Beginning
 from sharedlog.errors import TooOld, Unknown
@@ -40,7 +40,7 @@ class Stage:
         began = Beginning(CLUSTER, {"begins_at": begins_at})
         self.disk = MemoryDisk()
         own_copy = OwnCopy("a", "", began, self.disk, str)
-        self.copying = Copying("a", own_copy, began, self.engine, self.disk)
+        self.copying = StoreCopier("a", own_copy, began, self.engine, self.disk)
 
     def refused(self) -> str:
         """What is said where no copy is to be had."""

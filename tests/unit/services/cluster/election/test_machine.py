@@ -18,7 +18,6 @@ from services.cluster.election.inputs import (
     AWAITED,
     AWAITED_ACTS,
     Appended,
-    Beaten,
     Begun,
     ClientsAsked,
     Confirmed,
@@ -26,6 +25,7 @@ from services.cluster.election.inputs import (
     CopiesFound,
     Ended,
     Failed,
+    HeartbeatDone,
     Input,
     Leave,
     LookDone,
@@ -295,14 +295,14 @@ def test_one_beat_is_under_way_at_a_time_and_orders_go_first() -> None:
     assert election.handle_input(first, SILENT_MS) == [Output(Act.BEAT, first)]
     assert election.handle_input(ProofWanted(), SILENT_MS) == []
     assert election.handle_input(second, SILENT_MS) == []
-    assert election.handle_input(Beaten(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, second)]
-    assert election.handle_input(Beaten(SILENT_MS), SILENT_MS) == []
+    assert election.handle_input(HeartbeatDone(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, second)]
+    assert election.handle_input(HeartbeatDone(SILENT_MS), SILENT_MS) == []
     assert election.handle_input(Tick(SILENT_MS), SILENT_MS + BEAT_MS - 1) == [
         Output(Act.WAIT, SECONDS[Wait.BEAT])
     ]
     beats = election.handle_input(Tick(SILENT_MS), SILENT_MS + BEAT_MS)
     assert beats == [Output(Act.WAIT, SECONDS[Wait.BEAT]), Output(Act.BEAT, Order({}))]
-    news = election.handle_input(Beaten(SILENT_MS, {"certificate": "new"}), SILENT_MS)
+    news = election.handle_input(HeartbeatDone(SILENT_MS, {"certificate": "new"}), SILENT_MS)
     assert news == [Output(Act.BEAT, Order({"certificate": "new"}))]
 
 
@@ -359,7 +359,7 @@ HOLDER = bytes(15) + b"b"
 INPUTS: list[Input] = [
     *(OPENED, Opened(3, OTHER._asdict()), read(), read(1), read(is_founded=False), read(is_listed=True)),
     *(read(foreign=3), read(unfit="its clock is off"), Appended(CANDIDACY), Appended(None)),
-    *(Confirmed(True), Confirmed(False), Confirmed(None), Begun(0), Beaten(5), COMPLAINT, Ended()),
+    *(Confirmed(True), Confirmed(False), Confirmed(None), Begun(0), HeartbeatDone(5), COMPLAINT, Ended()),
     *(LookDone(ReadProgress()), LookDone(ReadProgress(0, 1, 1), True, None, "its clock is off", "b")),
     *(ClientsAsked("b", True), ClientsAsked("b", False), CopiesFound(0, {})),
     *(CopiesFound(4, OTHER._asdict()), Copied("node b"), epoch(2, OTHER, HOLDER), epoch(2, ME, HOLDER)),

@@ -30,7 +30,7 @@ from services.cluster.election.reach import LeaderReachability
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import calls as forwarding
 from services.cluster.forwarding import channel_pool, presence
-from services.cluster.forwarding.calls import FORWARDED, Forwarding
+from services.cluster.forwarding.calls import FORWARDED, CallForwarder
 from services.cluster.forwarding.origin_signatures import VOUCHED, verify_origin
 from services.cluster.forwarding.switch import Switch
 from services.cluster.identity import Member
@@ -132,7 +132,7 @@ class Machine:
         address = f"127.0.0.1:{self.listening.getsockname()[1]}"
         self.member = Member(name, address, "http://h")
         node = cast(ClusterNode, Node(lead, self.member))
-        self.forwarding = Forwarding(node, KEY, world.clock)
+        self.forwarding = CallForwarder(node, KEY, world.clock)
         self.switch = Switch(self.forwarding)
         self.port = Port(ServerState(self.switch), Limits(), "http://h", lambda *_: None, None)
         self.port.start(self.listening)
@@ -678,7 +678,7 @@ def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() 
         channel: Any = None
         attempt = forwarding.Attempt(channel, (), 1.0, 1, LeaderReachability(), 0)
         with attempt.retry_on_failure():
-            await Forwarding(node, b"", wall_clock_ms)._while_leads(attempt, fail())
+            await CallForwarder(node, b"", wall_clock_ms)._while_leads(attempt, fail())
 
     gc.disable()
     try:

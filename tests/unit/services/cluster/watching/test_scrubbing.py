@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.watching.scrubbing import FIRST_SECONDS, LOOK_SECONDS, Scrubbing
+from services.cluster.watching.scrubbing import FIRST_SECONDS, LOOK_SECONDS, LogScrubber
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, encode
@@ -41,7 +41,7 @@ class Stage:
         self.engine.is_well = True
         self.engine.found(encode(genesis_of(CLUSTER)))
         begin = lambda: Scrub(self.engine, CLUSTER, lambda: self.now_ms)  # noqa: E731
-        self.scrubbing = Scrubbing(begin, executor, self._pause)
+        self.scrubbing = LogScrubber(begin, executor, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
         self._goes_on = asyncio.Event()
 
