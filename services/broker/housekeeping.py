@@ -212,7 +212,7 @@ class Housekeeping:
         if scan.groups or scan.keys:
             return None
         self._scan = None
-        self._running = self._keeping(scan.offset, now_ms)
+        self._running = self._plan_keep_file_write(scan.offset, now_ms)
         return self._running
 
     def _scan_next(self, scan: RetentionScan) -> int:
@@ -250,14 +250,14 @@ class Housekeeping:
         keys = deque(self._store.dispatch.keys() if young is not None else ())
         return RetentionScan(keys, 0 if young is None else young.first_offset)
 
-    def _keeping(self, pinned_offset: int, now_ms: int) -> KeepFileWrite | None:
+    def _plan_keep_file_write(self, pinned_offset: int, now_ms: int) -> KeepFileWrite | None:
         log = self._store.log
         cut_offset = self._cut_offset(None if pinned_offset == _NO_OFFSET else pinned_offset, now_ms)
         if cut_offset <= log.first_offset or not self._ensure_covered(cut_offset, now_ms):
             return None
-        return self._keeping_below(cut_offset, log.end_offset)
+        return self._create_keep_file_write(cut_offset, log.end_offset)
 
-    def _keeping_below(self, cut_offset: int, durable_at: int) -> KeepFileWrite:
+    def _create_keep_file_write(self, cut_offset: int, durable_at: int) -> KeepFileWrite:
         log = self._store.log
         segments = Segments(log.segments.first_offsets, log.segment_bytes)
         halves = self._transactions.outcomes.between(log.first_offset, cut_offset)
@@ -340,7 +340,7 @@ class Housekeeping:
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
-        keeping = self._keeping_below(cut.cut_offset, log.durable_offset)
+        keeping = self._create_keep_file_write(cut.cut_offset, log.durable_offset)
         keeping.run(self._disk)
         log.keep.add(keeping.cut_offset, keeping.places)
 

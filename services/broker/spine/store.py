@@ -94,7 +94,7 @@ class Store:
         self.close_open_records: Callable[[], None] = _close_nothing
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
             Record: self._encode,
-            AppliedRecord: self._encode_decided,
+            AppliedRecord: self._encode_applied,
             NewMessage: self._encode_message,
             EncodedBatch: self._stamp,
         }
@@ -226,7 +226,7 @@ class Store:
             store_ms = max(store_ms, self.last_store_ms)
         return self._append_record(new, store_ms, facts)
 
-    def _encode_decided(self, new: AppliedRecord, store_ms: int) -> Appended:
+    def _encode_applied(self, new: AppliedRecord, store_ms: int) -> Appended:
         return self._append_record(new.record, store_ms, ())
 
     def _append_record(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
