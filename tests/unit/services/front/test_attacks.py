@@ -378,10 +378,10 @@ def test_streams_that_are_reset_while_they_wait_leave_no_trace() -> None:
     for stream_id in range(1, 4_001, 2):
         peer.now += 0.1
         peer.say(frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, b"", ends=True))
-        assert len(http2._unsaid_ends) == 1
+        assert len(http2._unsent_ends) == 1
         peer.say(rst_stream(stream_id))
     assert not peer.is_closed
-    assert http2._unsaid_ends == http2._streams == {}
+    assert http2._unsent_ends == http2._streams == {}
 
 
 def test_a_client_that_hangs_up_at_any_byte_leaves_nothing() -> None:
