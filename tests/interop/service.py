@@ -190,7 +190,7 @@ async def serve(port: int) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        await served.leave(1.0)
+        await served.shut_down(1.0)
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
         assert server._send_window >= 0
         assert server.has_unread or len(server._rest) < 16_384 + 9
         assert not server._ready.keys() - server._streams.keys()
-        assert not server._unsaid_ends.keys() - server._streams.keys()
+        assert not server._unsent_ends.keys() - server._streams.keys()
         if not server.is_closed:
             held = sum(one.held_bytes for one in streams)
             assert server._receive_window + server._unread_bytes + held == BOUNDS.connection_window_bytes
