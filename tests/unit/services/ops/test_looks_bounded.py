@@ -12,7 +12,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.spine.finding import Finding
+from services.broker.spine.finding import MessageLookup
 from services.broker.spine.reading import ArrivedMessages
 from services.ops import messages
 
@@ -117,7 +117,7 @@ def test_a_tail_reads_many_messages_in_several_turns(
 
     async def scenario(desk: Desk) -> None:
         await send(desk, 8, 4)
-        turn, reads, read_after = 0, list[tuple[int, int]](), Finding.read_after
+        turn, reads, read_after = 0, list[tuple[int, int]](), MessageLookup.read_after
 
         async def count_turns() -> None:
             nonlocal turn
@@ -125,11 +125,11 @@ def test_a_tail_reads_many_messages_in_several_turns(
                 turn += 1
                 await asyncio.sleep(0)
 
-        def noted(finding: Finding, topic: str, places: Any, count: int) -> ArrivedMessages:
+        def noted(finding: MessageLookup, topic: str, places: Any, count: int) -> ArrivedMessages:
             reads.append((turn, count))
             return read_after(finding, topic, places, count)
 
-        monkeypatch.setattr(Finding, "read_after", noted)
+        monkeypatch.setattr(MessageLookup, "read_after", noted)
         counting = asyncio.ensure_future(count_turns())
         answer = await get(desk, "/api/topics/t/arrivals?limit=7&after=0:0,1:0,2:0,3:0")
         assert ids(answer) == [f"M{number}" for number in range(7)]
@@ -146,15 +146,15 @@ def test_a_tail_gets_the_messages_of_queues_whose_files_are_read_in_several_turn
 ) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, 8, 4)
-        calls, read_after = list[ArrivedMessages](), Finding.read_after
+        calls, read_after = list[ArrivedMessages](), MessageLookup.read_after
 
-        def first_enough(finding: Finding, topic: str, places: Any, count: int) -> ArrivedMessages:
+        def first_enough(finding: MessageLookup, topic: str, places: Any, count: int) -> ArrivedMessages:
             is_first = len(calls) < 2  # as if files had been read that took all of these calls
             found = ArrivedMessages([], True) if is_first else read_after(finding, topic, places, count)
             calls.append(found)
             return found
 
-        monkeypatch.setattr(Finding, "read_after", first_enough)
+        monkeypatch.setattr(MessageLookup, "read_after", first_enough)
         answer = await get(desk, "/api/topics/t/arrivals?limit=7&after=0:0,1:0,2:0,3:0")
         assert ids(answer) == [f"M{number}" for number in range(7)]
         assert len(calls) == 3
