@@ -224,7 +224,7 @@ class CommitLog:
         return tuple(map(layout.segment_path, between))
 
     def complete_sync(self, sync: Sync) -> None:
-        """Process a successful sync, and publish the complete_sync offset to processes that read the live log."""
+        """Process a successful sync, and publish the synced offset to processes that read the live log."""
         assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)

@@ -98,7 +98,7 @@ def text(words: str) -> bytes:
     return bytes((len(encoded),)) + encoded
 
 
-def clipped(words: str) -> str:
+def clip(words: str) -> str:
     """Return text truncated to 255 bytes of UTF-8, as it is returned by `read_text` after encoding."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 

@@ -434,8 +434,9 @@ class Broker:
         A call takes 2 us, because each source of work stores the time at which its next work is due.
         """
         has_more = (
-            self._has_due_schedules() or self._exhausted_messages.or() or self.transactions.has_halves_to_read()
-            or self.timer_repair.or or self.has_work.or or self.has_more.or
+            self._has_due_schedules() or self._exhausted_messages.has_more()
+            or self.transactions.has_halves_to_read() or self.timer_repair.has_work
+            or self.housekeeping.has_more or self.topic_retention.has_more
             or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:

@@ -69,7 +69,9 @@ _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH)
 """The record outcomes that cause an update of the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be rebuilt from the other parts (`services.broker.spine.values.DamagedPart`).
+"""The parts of a store that cannot be rebuilt from the other parts.
+
+The names are those of `services.broker.spine.values.DamagedPart`.
 """
 
 

@@ -45,7 +45,7 @@ class Progress:
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     """Measure the overdue work of a broker, yielding at points where the caller may pause."""
-    waiting_check_backs, since_ms = core.transactions.waiting_check_backs, core.transactions.oldest_unasked_ms()
+    waiting, since_ms = core.transactions.waiting_check_backs, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
         since = flight.message_groups.waiting_since()
@@ -54,7 +54,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
         if number % FLIGHTS_AT_ONCE == 0 or len(since) > FLIGHTS_AT_ONCE:
             yield
     return Progress(
-        unasked_halves=len(unasked),
+        unasked_halves=len(waiting),
         unasked_age_ms=0 if since_ms is None else max(0, now_ms - since_ms),
         stalled_message_groups=count,
         waiting_message_group_age_ms=now_ms - given_ms,

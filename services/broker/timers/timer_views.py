@@ -240,7 +240,9 @@ class TimerViews:
             matching[place] = self._is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
-    def _selection(self, wanted: TimerFilter, looked_up: LookupResults | None = None) -> Callable[[Rows], Mask]:
+    def _selection(
+        self, wanted: TimerFilter, looked_up: LookupResults | None = None
+    ) -> Callable[[Rows], Mask]:
         """Return a function that maps rows to a bool array, which is true for rows that may match a filter.
 
         A row whose record is in the log has no hashes, so it may match unless a search of the record has

@@ -22,7 +22,15 @@ from typing import Any
 from services.cluster.election import health
 from services.cluster.election import table as election_table
 from services.cluster.election.candidacy_timer import BEAT_MS
-from services.cluster.election.inputs import NO_NEWS, Beaten, ClientsAsked, LookDone, Order, ProofWanted, Tick
+from services.cluster.election.inputs import (
+    NO_NEWS,
+    ClientsAsked,
+    HeartbeatDone,
+    LookDone,
+    Order,
+    ProofWanted,
+    Tick,
+)
 from services.cluster.election.reach import ComplaintFilter
 from services.cluster.election.table import Act
 

@@ -19,7 +19,7 @@ from commitlog.errors import NoRoom
 from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
-from services.cluster.acts import NodeActions, NodeActions
+from services.cluster.acts import Clocks, NodeActions
 from services.cluster.election import candidacy_timer, inputs
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
