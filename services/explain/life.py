@@ -277,9 +277,8 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
     if end is End.UNREADABLE:
         return _ENDS[end], _because(_LOST, stored)
     if end is End.FIRED:
-        reason = stored.get(property_names.REASON, "")
-        why = f"because: {reason}" if reason else "because somebody asked for it"
-        return _ENDS[end], f"before its time, {why}"
+        when = "while it was held" if property_names.HELD in stored else "before its time"
+        return _ENDS[end], _because(f"{when}, on request", stored)
     due_ms = _number(stored.get(property_names.DUE_MS, ""))
     if due_ms is None:
         return _ENDS[end], ""

@@ -173,7 +173,7 @@ def test_verbs_answer_with_the_truth_whatever_names_the_timer(at_desk: Any, name
         assert (fired["verdict"], fired["due_ms"]) == ("FIRED", receipt["due_ms"])
         for verb, more in (("cancel", {}), ("move", {"to": "1h"}), ("fire", {})):
             late = await desk.post(f"/{verb}", name | more, 409)
-            ended = {"what": "fired", "note": "before its time, because somebody asked for it"}
+            ended = {"what": "fired", "note": "before its time, on request"}
             assert late == fired | {"verdict": "TOO_LATE", "message_id": late["message_id"]} | ended
         (found,) = await desk.live.receivers.receive("g", "t", EVERYTHING, 10, 20_000, "c", False, 0)
         assert found.message.message_id == receipt["message_id"]

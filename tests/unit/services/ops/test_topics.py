@@ -129,6 +129,20 @@ def test_the_timers_of_a_topic_are_held_and_released(at_desk: Play) -> None:
     at_desk(scenario)
 
 
+def test_a_held_timer_that_is_fired_is_not_told_as_early(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http, name = desk.http, {"topic": "orders", "key": "k"}
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 1})
+        await http.post("/api/topics/orders/hold", json={})
+        await desk.set("orders", "1m", timer_key="k")
+        await desk.advance("1h")
+        assert (await http.post("/api/timers/fire", json=name)).json()["verdict"] == "FIRED"
+        ended = (await http.get("/api/timers/one", params=name)).json()
+        assert (ended["what"], ended["note"]) == ("fired", "while it was held, on request")
+
+    at_desk(scenario)
+
+
 def test_a_list_counts_messages_where_it_is_asked_to(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         await desk.http.post("/api/topics", json={"name": "empty"})

@@ -99,8 +99,8 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
         "cancelled": ("cancelled", "by a call, because: paid"),
         "carried": ("cancelled", "by the message of orders-paid that carries it"),
         "replaced": ("replaced", "by message "),
-        "fired": ("fired", "before its time, because somebody asked for it"),
-        "hurried": ("fired", "before its time, because: the customer waits"),
+        "fired": ("fired", "before its time, on request"),
+        "hurried": ("fired", "before its time, on request, because: the customer waits"),
     }[end]
     verbs = {
         "cancelled": ("timer", "cancel", "--topic", topic, "--key", "pay:9", "--reason", "paid"),
@@ -151,7 +151,7 @@ def test_every_command_tells_that_a_timer_was_moved_and_why(commands: Commands) 
     found = json.loads(commands.run("msg", "show", "pay:12", "--topic", topic, "--json").stdout)
     assert [one["state"] for one in found] == ["stored", "fired", "moved", "moved"]
     assert [one["note"] for one in found[1:]] == [
-        "before its time, because: stock",
+        "before its time, on request, because: stock",
         "to another time, because: still none",
         moved,
     ]
