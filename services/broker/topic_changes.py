@@ -171,7 +171,7 @@ class TopicChanges:
         expired = self._retention.count(rises)
         if expired.unfinished and not discard and wanted.retention_ms != known.retention_ms:
             raise TopicInUse(
-                f"{expired.messages:,} messages of {name!r} are older than the retention, "
+                f"{_messages(expired.messages, name)} older than the retention, "
                 f"{expired.unfinished:,} of them unfinished. Let them be received, or let the change discard "
                 f"them: tidewheel topic alter {name} --retention ... --yes"
             )
@@ -291,7 +291,7 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
         raise ClientMistake(f"{name!r} is of type LITE: the number of queues places its lite topics.")
     if use.topic.message_type in _ORDERED and use.unfinished:
         raise TopicInUse(
-            f"{use.unfinished:,} messages of {name!r} are unfinished. With another number of queues a "
+            f"{_messages(use.unfinished, name)} unfinished. With another number of queues a "
             "message group continues in another queue, so its new messages could precede these. Add queues "
             f"when all are finished: {_groups_of(use)}"
         )
@@ -310,13 +310,16 @@ def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> No
     """Raise `TopicInUse` if the topic has timers, half messages, or schedules that prevent the change."""
     name, found = use.topic.name, []
     if use.timers and message_type is not MessageType.DELAY:
-        found.append(f"{use.timers:,} timers (tidewheel timer cancel --all --topic {name})")
+        found.append(f"{_counted(use.timers, 'timer')} (tidewheel timer cancel --all --topic {name})")
     if use.halves and message_type is not MessageType.TRANSACTION:
-        found.append(f"{use.halves:,} open or expired halves (tidewheel txn ls --topic {name})")
+        halves = _counted(use.halves, "open or expired half", "open or expired halves")
+        found.append(f"{halves} (tidewheel txn ls --topic {name})")
     if use.schedules:
         names = ", ".join(use.schedules[:_NAMES_MAX])
         more = f" and {len(use.schedules) - _NAMES_MAX} more" if len(use.schedules) > _NAMES_MAX else ""
-        found.append(f"the schedules {names}{more} (tidewheel schedule rm NAME)")
+        found.append(
+            f"the schedule{'s' if len(use.schedules) > 1 else ''} {names}{more} (tidewheel schedule rm NAME)"
+        )
     if found:
         raise TopicInUse(f"{name!r} is the topic of {'; '.join(found)}. End them first.")
 
@@ -325,9 +328,18 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
     """Raise `TopicInUse` if messages are unfinished, unless `discard` is true."""
     if use.unfinished and not discard:
         raise TopicInUse(
-            f"{use.unfinished:,} messages of {use.topic.name!r} are unfinished: {_groups_of(use)}. Let them "
+            f"{_messages(use.unfinished, use.topic.name)} unfinished: {_groups_of(use)}. Let them "
             f"be received, or discard them: tidewheel topic {verb} {use.topic.name} --discard --yes"
         )
+
+
+def _messages(count: int, topic: str) -> str:
+    """Return the number of messages of a topic with its verb, such as "1 message of 't' is"."""
+    return f"{_counted(count, 'message')} of {topic!r} {'is' if count == 1 else 'are'}"
+
+
+def _counted(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def _groups_of(use: TopicUse) -> str:

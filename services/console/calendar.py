@@ -18,6 +18,7 @@ from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
 from services.console.tasks import extent, limit_of, of_kind, page_of
 from services.http.api import Api
+from services.status.judgement import counted
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ClientMistake
 
@@ -108,10 +109,13 @@ def start(broker: Api, asked: Asked) -> Done:
     order, said = order_of(asked), asked.required("count", "How many there are")
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
     if said.replace(",", "") != str(changed := extent(order, matched)):
-        raise ClientMistake(f"{said[:20]} was typed, and {changed:,} timers would change now: look again.")
+        raise ClientMistake(
+            f"{said[:20]} was typed, and {counted(changed, 'timer')} would change now: look again."
+        )
     task = broker.post("timers", "tasks", body=order)
     return Done(
-        f"Task {task['id']} has started: {order['verb']} {changed:,} timers.", page_of("timers", task["id"])
+        f"Task {task['id']} has started: {order['verb']} {counted(changed, 'timer')}.",
+        page_of("timers", task["id"]),
     )
 
 

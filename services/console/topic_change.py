@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from services.console.page import Asked, Done, Model, Page
 from services.console.topics import TYPES, page_of
 from services.http.api import Api
+from services.status.judgement import counted
 from tidewheel.errors import ClientMistake
 
 
@@ -30,7 +31,7 @@ def alter(broker: Api, asked: Asked) -> Done:
         wanted["discard"] = True
     topic = broker.put("topics", name, body=wanted | ({"queue_count": int(queues)} if queues else {}))
     kind = topic["message_type"].lower()
-    said = f"{name} takes {kind}, and has {topic['queue_count']} queues."
+    said = f"{name} takes {kind}, and has {counted(topic['queue_count'], 'queue')}."
     if (expired := topic.get("expired")) and expired["messages"]:
         said += f" {lost(expired)}."
     return Done(said, page_of(name))
@@ -41,7 +42,8 @@ def hold(broker: Api, asked: Asked) -> Done:
     name, reason = asked.required("name", "The topic"), asked.required("reason", "The reason")
     use = broker.post("topics", name, "hold", body={"reason": reason})
     return Done(
-        f"The timers of {name} are held when they are due; {use['timers']:,} are pending.", back(name)
+        f"The timers of {name} are held when they are due; {counted(use['timers'], 'timer')} pending.",
+        back(name),
     )
 
 
@@ -56,7 +58,10 @@ def release(broker: Api, asked: Asked) -> Done:
         raise ClientMistake(f"{rate[:20]!r} is no number of timers per second.")
     use = broker.post("topics", name, "release", body={"per_second": int(rate or 0), "reason": reason})
     held = use["hold"]["held"] if use["hold"] else 0
-    return Done(f"{name} is released; {held:,} held timers are delivered.", back(name))
+    return Done(
+        f"{name} is released; {counted(held, 'held timer')} {'is' if held == 1 else 'are'} delivered.",
+        back(name),
+    )
 
 
 def back(name: str) -> str:
@@ -88,7 +93,8 @@ def typed_name(asked: Asked) -> str:
 
 def lost(use: Model) -> str:
     """Return how many messages a purge or a deletion discarded."""
-    return f"{use['messages']:,} messages were discarded, {use['unfinished']:,} of them unfinished"
+    were = "was" if use["messages"] == 1 else "were"
+    return f"{counted(use['messages'], 'message')} {were} discarded, {use['unfinished']:,} of them unfinished"
 
 
 PAGE: Final = Page(

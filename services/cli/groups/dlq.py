@@ -232,8 +232,6 @@ def start_task(api: Api, wanted: dict[str, Any], run: Run) -> None:
     where = f" to {wanted['target']}" if wanted.get("target") else ""
 
     def counted(count: int) -> str:
-        is_one = count == 1 and run.limit is None
-        letters = "1 dead letter" if is_one else f"{run.extent(count)} dead letters"
-        return f"would {wanted['verb']} {letters} of {wanted['group']}{where}"
+        return f"would {wanted['verb']} {run.extent(count, 'dead letter')} of {wanted['group']}{where}"
 
     TASKS.start(api, wanted, run, counted)

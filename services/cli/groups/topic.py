@@ -15,6 +15,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.bulk import Bulk, Run, per_second
 from services.cli.terminal.listing import lists
 from services.settings.errors import InputUnreadable
+from services.status.judgement import counted
 from services.times.display import exactly, span
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 
@@ -146,7 +147,8 @@ def text_of(said: str) -> str:
 def topic_line(topic: dict[str, Any]) -> str:
     """Return a topic as a line."""
     kept = f", messages up to {own_retention(topic)} old" if own_retention(topic) else ""
-    return f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues{kept}"
+    queues = counted(topic["queue_count"], "queue")
+    return f"{topic['name']} takes {topic['message_type'].lower()}, {queues}{kept}"
 
 
 def own_retention(topic: dict[str, Any]) -> str:
@@ -333,7 +335,9 @@ def move(
     }
     run = Run(yes, dry_run, detach, as_json, limit)
     said = f"of {source} to {target}"
-    TASKS.start(broker_at(http), wanted, run, lambda count: f"would move {run.extent(count)} messages {said}")
+    TASKS.start(
+        broker_at(http), wanted, run, lambda count: f"would move {run.extent(count, 'message')} {said}"
+    )
 
 
 @app.command()
@@ -364,7 +368,7 @@ def show_expired(use: dict[str, Any], as_json: bool) -> None:
         output.print_json(use)
     else:
         output.show(
-            f"{expired['messages']:,} of {use['messages']:,} messages would be discarded at once, "
+            f"{expired['messages']:,} of {counted(use['messages'], 'message')} would be discarded at once, "
             f"{expired['unfinished']:,} of them unfinished"
         )
     output.say("nothing was done: add --yes to discard them")
@@ -390,7 +394,7 @@ def hold(
     if not yes:
         show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to hold its timers")
     use = api.post("topics", name, "hold", body={"reason": reason})
-    said = f"the timers of {name} are held when they are due; {use['timers']:,} are pending"
+    said = f"the timers of {name} are held when they are due; {counted(use['timers'], 'timer')} pending"
     output.print_json(use) if as_json else output.show(said)
 
 
@@ -412,17 +416,23 @@ def release(
     """
     use = broker_at(http).post("topics", name, "release", body={"per_second": rate, "reason": reason})
     held, pace = (use["hold"] or {"held": 0})["held"], f"{rate:,} per second" if rate else "at once"
-    said = f"{name} is released; {held:,} held messages are delivered, {pace}"
+    are = "is" if held == 1 else "are"
+    said = f"{name} is released; {counted(held, 'held message')} {are} delivered, {pace}"
     output.print_json(use) if as_json else output.show(said)
 
 
 def hold_line(hold: dict[str, Any]) -> str:
     """Return what a hold keeps, as a line."""
-    count, because = f"{hold['held']:,}", f": {hold['reason']}" if hold["reason"] else ""
+    held, because = int(hold["held"]), f": {hold['reason']}" if hold["reason"] else ""
     if hold["per_second"] is None:
-        return f"timers held since {exactly(int(hold['since_ms']))}{because}; {count} are due and wait"
+        return f"timers held since {exactly(int(hold['since_ms']))}{because}; {due_of(held)}"
     pace = f"{hold['per_second']:,} per second" if hold["per_second"] else "at once"
-    return f"timers released, {pace}; {count} held ones are left"
+    return f"timers released, {pace}; {counted(held, 'held one')} {'is' if held == 1 else 'are'} left"
+
+
+def due_of(held: int) -> str:
+    """Return how many held timers are due."""
+    return "1 is due and waits" if held == 1 else f"{held:,} are due and wait"
 
 
 def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
@@ -445,7 +455,8 @@ def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
 
 def discarded(use: dict[str, Any]) -> str:
     """Return the number of messages that a purge or a deletion discarded, as text."""
-    return f"{use['messages']:,} messages were discarded, {use['unfinished']:,} of them unfinished"
+    were = "was" if use["messages"] == 1 else "were"
+    return f"{counted(use['messages'], 'message')} {were} discarded, {use['unfinished']:,} of them unfinished"
 
 
 def stored(at_ms: str | None) -> str:

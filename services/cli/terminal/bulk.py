@@ -18,6 +18,7 @@ import typer
 
 from services.cli.terminal import output
 from services.http.api import Api
+from services.status.judgement import counted
 from services.times.display import both, exactly
 from tidewheel.errors import ConfigurationError
 from tidewheel.printable import one_line
@@ -99,9 +100,10 @@ class Run:
         has_limit = self.limit is not None
         return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach, "limit": has_limit}
 
-    def extent(self, matched: int) -> str:
-        """Return how many of the items that match the verb changes, such as "5 of 1,200"."""
-        return f"{matched:,}" if self.limit is None else f"{min(self.limit, matched):,} of {matched:,}"
+    def extent(self, matched: int, noun: str) -> str:
+        """Return how many of the items that match the verb changes, such as "5 of 1,200 timers"."""
+        items = counted(matched, noun)
+        return items if self.limit is None else f"{min(self.limit, matched):,} of {items}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,5 +445,5 @@ def refuse_many(
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     """Count the timers of a filter, or start a task over them."""
     TASKS.start(
-        broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {run.extent(count)} timers"
+        broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {run.extent(count, 'timer')}"
     )

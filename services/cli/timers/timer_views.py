@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from services.status.judgement import counted
 from services.times.display import away, both, span, wall
 
 Answer = dict[str, Any]
@@ -32,9 +33,10 @@ def held_line(one: Answer) -> str:
     """Say what the hold of a topic keeps, or what of it is left to release."""
     if one["per_second"] is None:
         why = f", because: {one['reason']}" if one["reason"] else ""
-        return f"held      {one['topic']}: {one['held']:,} due timers wait for its release{why}"
+        waits = "waits" if one["held"] == 1 else "wait"
+        return f"held      {one['topic']}: {counted(one['held'], 'due timer')} {waits} for its release{why}"
     pace = f"{one['per_second']:,} per second" if one["per_second"] else "at once"
-    return f"released  {one['topic']}: {one['held']:,} held timers are left, {pace}"
+    return f"released  {one['topic']}: {counted(one['held'], 'held timer')} left, {pace}"
 
 
 def lateness_line(title: str, late: Answer) -> str:

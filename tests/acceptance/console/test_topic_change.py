@@ -52,7 +52,7 @@ def test_the_timers_of_a_topic_are_held_and_released(
     assert browser.model("/timers")["summary"]["held"][0]["topic"] == "bills"
     assert browser.post("/topics/change/release", rate="many", **named).status == 400
     released = browser.post("/topics/change/release", rate="5", **named)
-    assert "bills is released; 1 held timers are delivered" in released.text
+    assert "bills is released; 1 held timer is delivered" in released.text
     eventually(lambda: browser.model("/topics/one?name=bills")["message_count"] == 1)
     assert browser.model("/topics/change?name=bills")["use"]["hold"] is None
 

@@ -39,7 +39,7 @@ def test_acts_are_noted_with_their_results(at_desk: Play) -> None:
         again, cancelled, refused, created = await entries()
         assert (created["about"], created["verdict"]) == ("name=orders queue_count=1", "done")
         assert (refused["verb"], refused["verdict"], refused["reason"]) == ("topics delete", "TW-168", "old")
-        assert "1 timers" in refused["detail"]
+        assert "1 timer " in refused["detail"]
         assert (cancelled["verb"], cancelled["verdict"]) == ("timers cancel", "CANCELLED")
         assert (cancelled["reason"], cancelled["about"]) == ("asked", "topic=orders key=k")
         assert (again["program"], again["verdict"]) == ("tidewheel-cli", "ALREADY")

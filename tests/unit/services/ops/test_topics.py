@@ -32,7 +32,7 @@ def test_a_topic_is_shown_in_use_purged_and_deleted(at_desk: Play) -> None:
         await desk.set("orders", "1h", timer_key="k")
         refused = await http.delete("/api/topics/orders", params={"discard": "true"})
         assert (refused.status_code, refused.json()["code"]) == (409, "TW-168")
-        assert "1 timers" in refused.json()["message"]
+        assert "1 timer " in refused.json()["message"]
         await desk.post("/cancel", {"topic": "orders", "key": "k"})
         assert (await http.delete("/api/topics/orders")).status_code == 200
         assert (await http.get("/api/topics/orders")).status_code == 404

@@ -328,7 +328,7 @@ def test_a_hold_stays_when_its_topic_is_altered_and_goes_when_it_is_deleted(benc
     bench.tick(10)
     bench.broker.topic_changes.purge("t", bench.now_ms)
     assert (bench.broker.topics.get("t").is_held, bench.held) == (True, 1)
-    with pytest.raises(TopicInUse, match="1 timers"):
+    with pytest.raises(TopicInUse, match="1 timer "):
         bench.broker.topic_changes.delete("t", bench.now_ms)
     bench.broker.timers.cancel(TimerName("t", "m"), "", bench.now_ms)
     bench.flush()

@@ -1,0 +1,40 @@
+"""How topics, and the holds of their timers, are told: one is not told as many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.cli.groups.topic import discarded, hold_line, topic_line
+from services.cli.terminal.bulk import Run
+from services.cli.timers.timer_views import held_line
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "released"),
+    [(1, "1 is due and waits", "1 held one is"), (2, "2 are due", "2 held ones are")],
+)
+def test_a_hold_tells_how_many_wait(count: int, held: str, released: str) -> None:
+    hold: dict[str, Any] = {"held": count, "since_ms": "0", "reason": "", "per_second": None}
+    assert held in hold_line(hold)
+    assert f"{released} left" in hold_line(hold | {"per_second": 5})
+
+
+def test_one_timer_is_told_as_one_in_a_summary_and_a_preview() -> None:
+    hold = {"topic": "t", "held": 1, "reason": "", "per_second": None}
+    assert held_line(hold) == "held      t: 1 due timer waits for its release"
+    assert held_line(hold | {"held": 2}) == "held      t: 2 due timers wait for its release"
+    assert held_line(hold | {"per_second": 0}) == "released  t: 1 held timer left, at once"
+    run = Run(yes=False, dry_run=True, detach=False, as_json=False)
+    assert [run.extent(count, "timer") for count in (0, 1, 1_200)] == ["0 timers", "1 timer", "1,200 timers"]
+    first = Run(yes=False, dry_run=True, detach=False, as_json=False, limit=5)
+    assert [first.extent(count, "timer") for count in (1, 1_200)] == ["1 of 1 timer", "5 of 1,200 timers"]
+
+
+def test_one_queue_and_one_message_are_told_as_one() -> None:
+    topic = {"name": "t", "message_type": "MIXED", "queue_count": 1}
+    assert topic_line(topic) == "t takes mixed, 1 queue"
+    assert topic_line(topic | {"queue_count": 2}) == "t takes mixed, 2 queues"
+    assert discarded({"messages": 1, "unfinished": 1}) == "1 message was discarded, 1 of them unfinished"
+    assert discarded({"messages": 2, "unfinished": 0}) == "2 messages were discarded, 0 of them unfinished"
