@@ -133,7 +133,7 @@ class HeldTimers:
     def first_due_ms(self) -> int:
         """Return the earliest due time of all held timers, or `FOREVER_MS` if no timer is held."""
         due_ms = np.array(self._due_ms, np.int64)
-        return int(min(due_ms[due_ms != _GONE], default=FOREVER_MS)) if len(self) else FOREVER_MS
+        return int(due_ms[due_ms != _GONE].min()) if len(self) else FOREVER_MS
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
         """Return the offsets of the held timers in a range of log offsets, in ascending order."""

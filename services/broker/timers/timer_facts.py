@@ -55,6 +55,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     ]
     # Regardless of the order of insertion, the fact with the highest log offset takes precedence. The older
     # facts in the partitions can therefore be added after the facts in the log.
+    undone_ms = min(timers.partitions.watermark[0], timers.held.first_due_ms())
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
@@ -62,7 +63,6 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
                 ends.add_end(fact.timer_offset, fact.due_ms, ended)
             elif isinstance(fact, TimerSet) and has_names:
                 timers.ends.add_names(fact, found.record.physical_offset, found.record.store_ms)
-        undone_ms = min(timers.partitions.watermark[0], timers.held.first_due_ms())
         ends.spill(min(found.record.store_ms, undone_ms))
     for timer in _waiting_records(timers, log_from) if has_names else ():
         timers.ends.add_names(timer_set(timer.properties), timer.physical_offset, timer.store_ms)

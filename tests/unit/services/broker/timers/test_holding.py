@@ -339,6 +339,31 @@ def test_a_hold_stays_when_its_topic_is_altered_and_goes_when_it_is_deleted(benc
     assert not bench.broker.topics.get("t").is_held
 
 
+def test_a_rebuild_of_names_looks_for_the_earliest_held_timer_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It examined all held timers for each record of the log."""
+    bench.hold()
+    for number in range(40):
+        bench.set(f"m{number}", bench.now_ms + 1_000)
+    bench.tick(2_000)
+    bench.checkpoint()
+    for name in bench.disk.list("timers-names"):
+        bench.disk.flip_bit(f"timers-names/{name}", 0)
+    looks, first_due_ms = list[int](), HeldTimers.first_due_ms
+
+    def look(table: HeldTimers) -> int:
+        looks.append(first_due_ms(table))
+        return looks[-1]
+
+    monkeypatch.setattr(HeldTimers, "first_due_ms", look)
+    bench.reopen()
+    assert (bench.held, len(looks)) == (40, 1), "one look, since the file is damaged"
+    bench.broker.timers.cancel(TimerName("t", "m7"), "", bench.now_ms)
+    bench.flush()
+    assert bench.held == 39
+
+
 def test_the_table_holds_what_was_added_and_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holding, "_GONE_MIN", 3)
     monkeypatch.setattr(holding, "_ROWS_AT_ONCE", 4)
