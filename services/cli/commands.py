@@ -20,7 +20,7 @@ COMMANDS = {
     "demo": Entry("processes.demo", "Run a complete shop with a broker, then audit it.", "shop"),
     "audit": Entry("audit.audit", "Prove that messages, orders and carts agree.", "audit"),
     "shop": Entry("processes.shop", "Run one service of the shop: orders, carts or pushes.", "shop"),
-    "topic": Entry("groups.topic", "List, create, show, alter, purge and delete topics."),
+    "topic": Entry("groups.topic", "List, create, alter, move and delete topics; hold their timers."),
     "console": Entry("processes.console", "Show a broker in a browser."),
     "client": Entry("groups.client", "Show connected clients; show the threads of a client."),
     "group": Entry("groups.group", "Show consumer groups with lag and clients; pause, set, reset groups."),
