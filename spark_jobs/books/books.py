@@ -12,6 +12,8 @@
     overtaken                                                    articles that several entries of the order
                                                                  took out, more than it has ordered
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
+    hold_ms, released_ms, release_done_ms                        likewise: the hold of the deadlines' topic
+                                                                 (`holds.TopicHold`; of pushes, of theirs)
     created_topic, ..., placed_status, ...                       what the user calls these, for sentences
 
 The stores are not read at one instant while a shop runs; `main` says in which order, and why a difference is
@@ -96,6 +98,10 @@ class Books:
         self._spark, self._sides, self._options = spark, sides, options
         self._horizon = asdict(horizon) | {name: getattr(options, name) for name in LIMITS}
         self._words = _words(sides.mapping)
+        self._holds = {
+            topic: sides.staged.hold(topic, sides.mapping.topics.all[topic])._asdict()
+            for topic in (TIMEOUTS, PUSHES)
+        }
         topics = (CREATED, TIMEOUTS, PUSHES)
         self.acknowledged = {topic: sides.staged.acknowledged(topic) for topic in topics}
         self._rows = BookRows(spark, sides, self.acknowledged)
@@ -125,7 +131,7 @@ class Books:
 
     def pushes(self) -> DataFrame:
         """Return one row per push of the ledger, with what the log says of it; order_id is the push's id."""
-        return self._with_horizon(self._rows.pushes())
+        return self._with_horizon(self._rows.pushes(), PUSHES)
 
     def explained_by(self, orders: DataFrame) -> DataFrame:
         """Return the differences of carts that missing entries of these orders explain, with `order_id`."""
@@ -298,10 +304,12 @@ class Books:
                 "late_delivered_ms", F.when(F.col("late_ms_max").isNotNull(), F.col("delivered_ms"))
             ),
         }
-        return self._with_horizon(frame.withColumns(filled))
+        return self._with_horizon(frame.withColumns(filled), TIMEOUTS)
 
-    def _with_horizon(self, frame: DataFrame) -> DataFrame:
-        numbers = {name: F.lit(value).cast("bigint") for name, value in self._horizon.items()}
+    def _with_horizon(self, frame: DataFrame, topic: int) -> DataFrame:
+        """Add what is the same in every row; the hold is that of the topic."""
+        known = self._horizon | self._holds[topic]
+        numbers = {name: F.lit(value).cast("bigint") for name, value in known.items()}
         return frame.withColumns(numbers | {name: F.lit(word) for name, word in self._words.items()})
 
     def _is_asked_for(self) -> Column:

@@ -9,8 +9,9 @@ Rules:
 - A half is open if no end (commit, rollback, expiry, or the timer of its message) names it; the oldest
   counts.
 - A timer is open likewise; of several the one that is due first counts.
-- A timer that was rebuilt out of a damaged file, the same message for the same time, was armed when the
-  first one was.
+- A timer that was rebuilt out of a damaged file or held, the same message for the same time, was armed when
+  the first one was.
+- A delivery after a hold is not late: an operator wanted it later.
 - Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
 
 Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
@@ -33,7 +34,13 @@ from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
-from spark_jobs.staging.order_facts import CANCELS_OF_TIMERS, ENDS_OF_HALVES, ENDS_OF_TIMERS
+from spark_jobs.staging.order_facts import (
+    CANCELS_OF_TIMERS,
+    DELIVERIES,
+    ENDS_OF_HALVES,
+    ENDS_OF_TIMERS,
+    MOVES,
+)
 from spark_jobs.staging.staged import EVENTS, Staged
 
 EXACT: Final = pa.schema([
@@ -56,6 +63,7 @@ EXACT: Final = pa.schema([
     ("open_timer_offset", pa.int64()),
     ("open_timer_due_ms", pa.int64()),
     ("open_timer_ms", pa.int64()),
+    ("open_timer_held_ms", pa.int64()),
     ("last_delivered_ms", pa.int64()),
     ("is_rearmed", pa.bool_()),
     ("late_timer_offset", pa.int64()),
@@ -70,15 +78,15 @@ again and acknowledged; open_half_*: the oldest half without an end; the rest ar
 last_cancel_*: of the deadline; is_called_off: that was by a call of its own, an operator's or a client's, and
 not carried by a message.
 
-open_timer_ms: when the open timer was armed; late_*: the deadline that came latest after its time, or was
-armed latest if none has come: when it was due, its half was sent, it was armed and was delivered, null where
-it has no half, was not delivered (or fired by hand), or the log does not have it. last_delivered_ms: of the
-deadline, by its timer or by a redrive of its dead letter; is_rearmed: after that a deadline was set again."""
+open_timer_ms: when the open timer was armed; open_timer_held_ms: when it was due and held, null if it was
+not; late_*: the deadline that came latest after its time, or was armed latest if none has come: when it was
+due, its half was sent, it was armed and was delivered, null where it has no half, was not delivered (or fired
+by hand, or held), or the log does not have it. last_delivered_ms: of the deadline, by its timer or by a
+redrive of its dead letter; is_rearmed: after that a deadline was set again."""
 
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
 
-_DELIVERIES: Final = (Code.DELIVERED, Code.FIRED)
 _NONE: Final = -1
 
 
@@ -227,12 +235,14 @@ def _of_halves(orders: _Orders) -> dict[str, Any]:
 
 def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
-    delivered = orders.about[is_deadline & orders.are(*_DELIVERIES)]
+    delivered = orders.about[is_deadline & orders.are(*DELIVERIES)]
     cancelled = orders.about[is_deadline & orders.are(*CANCELS_OF_TIMERS)]
     ended = orders.about[is_deadline & orders.are(*ENDS_OF_TIMERS)]
     still_open = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & ~np.isin(orders.own, ended))
     last = orders.lasts(np.flatnonzero(is_deadline & orders.are(*CANCELS_OF_TIMERS)))
     first_due = orders.firsts(still_open[np.argsort(orders.due_ms[still_open], kind="stable")])
+    marks = np.flatnonzero(is_deadline & orders.are(Code.HELD))
+    first_keys = np.append(orders.own, _NONE)[first_due]
     return {
         "twice_delivered_offset": orders.least(_repeated(delivered)),
         "cancelled_timer_delivered": orders.least(np.intersect1d(cancelled, delivered)),
@@ -242,12 +252,15 @@ def _of_timers(orders: _Orders, armed: Integers) -> dict[str, Any]:
         "open_timer_offset": _taken(orders.offset, first_due),
         "open_timer_due_ms": _taken(orders.due_ms, first_due),
         "open_timer_ms": _taken(orders.store_ms, armed[first_due]),
+        "open_timer_held_ms": _taken(
+            orders.store_ms, _taken_places(marks, _found(orders.own[marks], first_keys))
+        ),
     }
 
 
 def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
-    came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES, Code.NORMAL))
+    came = np.flatnonzero(is_deadline & orders.are(*DELIVERIES, Code.NORMAL))
     last = orders.lasts(came)
     last_set = orders.lasts(np.flatnonzero(is_deadline & orders.are(Code.TIMER)))
     timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))
@@ -281,10 +294,10 @@ def _armed(orders: _Orders) -> Integers:
     timer which it was rebuilt from; `_NONE` where the log does not have it, for other events, and at the end.
     """
     timers = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.TIMER))
-    moves = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.MOVED))
+    moves = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(*MOVES))
     new, old = (_found(orders.own[timers], keys) for keys in (orders.own[moves], orders.about[moves]))
     new, old = new[new != _NONE], old[new != _NONE]
-    # A timer moved to the time that it had is a rebuilt one; what it was before lies before it in the log.
+    # A timer moved to the time that it had is rebuilt or held; what it was before lies before it in the log.
     is_rebuilt = (old != _NONE) & (old < new) & (orders.due_ms[timers[old]] == orders.due_ms[timers[new]])
     first = np.arange(len(timers))
     first[new[is_rebuilt]] = old[is_rebuilt]

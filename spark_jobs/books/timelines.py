@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.staging.events import MESSAGE_CODES, QUEUE_BITS, Code
 from spark_jobs.staging.order_events import Event, by_order
-from spark_jobs.staging.order_facts import ENDS_OF_TIMERS
+from spark_jobs.staging.order_facts import DELIVERIES, ENDS_OF_TIMERS
 from spark_jobs.staging.staged import SCHEMAS, Staged
 
 TIMELINES_MAX: Final = 100_000
@@ -33,9 +33,11 @@ KINDS: Final = {
     Code.TIMER: "timer",
     Code.DELIVERED: "delivered",
     Code.FIRED: "fired",
+    Code.RELEASED: "delivered",
     Code.CANCEL: "cancelled",
     Code.CALLED_OFF: "cancelled",
     Code.MOVED: "moved",
+    Code.HELD: "held",
     Code.REPLACED: "replaced",
     Code.DEAD: "dead letter",
     Code.NORMAL: "sent",
@@ -50,6 +52,10 @@ TIMELINES: Final = pa.schema([
         ("topic", pa.string()), ("note", pa.string()),
     ]))),
 ])  # fmt: skip
+_BY_HOLDS: Final = {
+    Code.HELD: "due, and held by an operator",
+    Code.RELEASED: "held by an operator until its release",
+}
 _OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.ASKED)
 
 Acks = dict[tuple[int, int], tuple[int, int]]
@@ -93,8 +99,10 @@ def _note(event: Event) -> str:
         notes.append(f"the half at {ref}")
     if code in ENDS_OF_TIMERS and ref >= 0:
         notes.append(f"the timer at {ref}" + (", by a call" if code == Code.CALLED_OFF else ""))
-    if code in (Code.TIMER, Code.DELIVERED, Code.FIRED) and due_ms >= 0:
+    if code in (Code.TIMER, *DELIVERIES) and due_ms >= 0:
         notes.append(f"due {_moment(due_ms)}")
+    if code in _BY_HOLDS:
+        notes.append(_BY_HOLDS[code])
     return ", ".join(notes)
 
 

@@ -66,6 +66,7 @@ PROPERTIES: Final = {
     "verb": (property_names.VERB, pa.string()),
     "replaces": (property_names.REPLACES, pa.int64()),
     "cancels": (property_names.CANCELS, pa.string()),
+    "held": (property_names.HELD, pa.string()),
     "schedule": (property_names.SCHEDULE, pa.string()),
     "dead_letter_topic": (property_names.DEAD_LETTER_TOPIC, pa.string()),
     "dead_letter_message_id": (property_names.DEAD_LETTER_MESSAGE_ID, pa.string()),

@@ -13,10 +13,12 @@ check-back, a cancel by an operator) is known by its `ref` alone.
     timer      of the timer topic                                              its half, if it had one
     delivered  of a user topic, naming their timer                             its timer
     fired      likewise, before its time because somebody wanted it            its timer
+    released   likewise, after its time because its topic was held             its timer
     cancel     any record that carries a cancel                                the timer
     called off verbs, but for timers that nobody could read any more: cancels
                by a call, an operator's or a client's                          the timer
     moved      timers that say so                                              the timer before
+    held       likewise, to the same time because their topic is held          the timer before
     replaced   other timers that take one's place                              the timer before
     dead       of a group's dead letter topic
     normal     other messages: redriven ones, and those sent without a transaction
@@ -61,25 +63,27 @@ class Code(IntEnum):
     NORMAL = 11
     ASKED = 12
     CALLED_OFF = 13
+    HELD = 14
+    RELEASED = 15
 
 
 COLUMNS: Final = (
     "physical_offset", "record_bytes", "topic", "queue_id", "queue_offset", "sys_flag", "store_ms",
     "half_offset", "body", "message_group", "first_key", "real_topic", "due_ms", "timer_offset", "outcome",
-    "verb", "replaces", "cancels", "schedule", "dead_letter_topic", "damage",
+    "verb", "replaces", "cancels", "held", "schedule", "dead_letter_topic", "damage",
 )  # fmt: skip
 """What is read of a record."""
 
 CREATED, TIMEOUTS, PAID, CANCELLED, PUSHES = range(5)
 """The shop's topics as numbers: their places in `Topics.all`."""
 
-NAMES: Final = (*KINDS, "rollback", "expired", "fired", "unreadable")
-"""What a record is called where records are counted; the last four are told apart from KINDS'."""
+NAMES: Final = (*KINDS, "rollback", "expired", "fired", "released", "unreadable")
+"""What a record is called where records are counted; the last five are told apart from KINDS'."""
 
-MESSAGES: Final = ("normal", "commit", "delivered", "fired")
+MESSAGES: Final = ("normal", "commit", "delivered", "fired", "released")
 """What consumers can get, by name."""
 
-MESSAGE_CODES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED)
+MESSAGE_CODES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED, Code.RELEASED)
 """The same as events."""
 
 QUEUE_BITS: Final = 40
@@ -94,6 +98,7 @@ _CODES: Final = {
     "timer": Code.TIMER,
     "delivered": Code.DELIVERED,
     "fired": Code.FIRED,
+    "released": Code.RELEASED,
     "verb": Code.CALLED_OFF,
     "dead letter": Code.DEAD,
     "normal": Code.NORMAL,
@@ -107,7 +112,7 @@ def _flags(*codes: Code) -> Flags:
 
 _CODE_OF: Final = np.array([_CODES.get(name, -1) for name in NAMES], np.int8)
 _OF_HALVES: Final = _flags(Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
-_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.CALLED_OFF)
+_OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.RELEASED, Code.CALLED_OFF)
 """By code, and last of records without one: whether `ref` is a half, or a timer."""
 
 
@@ -205,6 +210,11 @@ class Said:
         return self.is_replacing & _is(self.batch.column("verb"), "MOVE")
 
     @cached_property
+    def is_holding(self) -> Flags:
+        """Return which of the moving timers were due in a topic whose timers an operator held."""
+        return self.is_moving & present(self.batch.column("held"))
+
+    @cached_property
     def is_carrying(self) -> Flags:
         """Return which records carry the cancel of a timer, being no delivery themselves."""
         return present(self.batch.column("cancels")) & ~present(self.batch.column("timer_offset"))
@@ -224,6 +234,7 @@ class Said:
         is_delivery = present(self.batch.column("timer_offset"))
         found[is_normal & is_commit] = NAMES.index("commit")
         found[is_normal & is_delivery] = NAMES.index("delivered")
+        found[is_normal & is_delivery & present(self.batch.column("held"))] = NAMES.index("released")
         found[is_normal & is_delivery & _is(self.batch.column("verb"), "FIRE")] = NAMES.index("fired")
         is_lost = _is(self.batch.column("verb"), UNREADABLE)
         found[(found == NAMES.index("verb")) & is_lost] = NAMES.index("unreadable")
@@ -300,6 +311,7 @@ def _replacing(said: Said, whole: Events) -> Events:
     is_replacing = said.is_replacing & (whole.topic >= 0)
     found = whole.chosen(is_replacing)
     found.code[:] = np.where(said.is_moving[is_replacing], Code.MOVED, Code.REPLACED)
+    found.code[said.is_holding[is_replacing]] = Code.HELD
     found.ref[:] = said.numbers("replaces")[is_replacing]
     return found
 

@@ -16,6 +16,8 @@
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
     epochs/     physical_offset, number, began_ms, node       where another node of a cluster began to lead
+    holds/      physical_offset, store_ms, topic, is_held, per_second        where operators held and released
+                                                              the timers of a topic (`holds`)
 
 Everything is worked out where the records are decoded, in whole columns: no record crosses into the JVM.
 A task that is done again writes the same files again. Where nothing is to be said a part leaves no file.
@@ -48,6 +50,7 @@ from spark_jobs.log.slices import Slice, slices
 from spark_jobs.log.walk import Check, Chunk, walk
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import COLUMNS
+from spark_jobs.staging.holds import HOLDS, TopicHold, hold_of
 from spark_jobs.staging.late_settings import CARRIED, SET_LATE, corrections
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, schema
 from spark_jobs.staging.tally import Tally
@@ -103,6 +106,7 @@ SCHEMAS: Final = {
         ("physical_offset", pa.int64()), ("number", pa.int64()), ("began_ms", pa.int64()),
         ("node", pa.string()),
     ]),
+    "holds": HOLDS,
 }  # fmt: skip
 """The data sets of a staged log."""
 
@@ -155,6 +159,12 @@ class Staged:
         by = [name for name in counted.column_names if name != "deliveries"]
         whole = pa.concat_tables(parts).group_by(by, use_threads=False).aggregate([("deliveries", "sum")])
         return whole.rename_columns([*by, "deliveries"]).filter(pc.field("deliveries") > 0)
+
+    def hold(self, topic: int, name: str) -> TopicHold:
+        """Return how the last hold of the timers of a topic stands."""
+        folders = [self.path("events"), self.path("unnamed")]
+        events = ds.dataset([ds.dataset(path, EVENTS, format="parquet") for path in folders])
+        return hold_of(self.table("holds"), name, events, topic)
 
     def acknowledged(self, topic: int) -> Places:
         """Return what the acting group of a topic has acknowledged."""
@@ -228,7 +238,7 @@ def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: 
 
 
 def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBatch]:
-    bodies = frozenset((*mapping.topics.all, TOPICS["ack"], TOPICS["epoch"]))
+    bodies = frozenset((*mapping.topics.all, TOPICS["ack"], TOPICS["epoch"], TOPICS["topic"]))
     if isinstance(part, Slice):
         return _of_slice(part, Wanted(COLUMNS, bodies=bodies, check=check, encoded=True))
     return part_batches(part, Wanted((*COLUMNS, MESSAGE_ID), bodies=bodies, check=check))

@@ -33,6 +33,7 @@ from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present
+from spark_jobs.staging.holds import HOLDS, HoldRow, hold_rows
 from spark_jobs.staging.late_settings import LateSettings
 from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_of, schema
 from spark_jobs.staging.time_buckets import bucket_starts
@@ -62,6 +63,7 @@ class Tally:
         self._unreadable: list[dict[str, Any]] = []
         self._damaged: list[dict[str, Any]] = []
         self._epochs: list[dict[str, Any]] = []
+        self._holds: list[HoldRow] = []
         self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -80,6 +82,7 @@ class Tally:
         self._add_ends(said)
         self._add_acks(said)
         self._add_epochs(said)
+        self._holds += hold_rows(said)
         self._add_grouped(said, ids)
 
     def tables(self, first_row: int) -> dict[str, pa.Table]:
@@ -95,6 +98,7 @@ class Tally:
             "unreadable": pa.Table.from_pylist(self._unreadable),
             "damaged": pa.Table.from_pylist(self._damaged),
             "epochs": pa.Table.from_pylist(self._epochs),
+            "holds": pa.Table.from_pylist([one._asdict() for one in self._holds], HOLDS),
         }
 
     def _of_events(self, first_row: int) -> dict[str, pa.Table]:
@@ -190,9 +194,11 @@ class Tally:
         counted = {
             "delivered": said.is_named("delivered"),
             "fired": said.is_named("fired"),
+            "released": said.is_named("released"),
             "cancelled": said.is_named("verb") | said.is_carrying,
             "unreadable": said.is_named("unreadable"),
-            "moved": said.is_moving,
+            "moved": said.is_moving & ~said.is_holding,
+            "held": said.is_holding,
             "replaced": said.is_replacing & ~said.is_moving,
         }
         for how, flags in counted.items():

@@ -135,6 +135,22 @@ def test_a_rebuilt_timer_was_armed_when_the_first_one_was() -> None:
     assert late(*first, *moved) == (1_200, None, 1_500, None), "another time is another setting"
 
 
+def test_a_held_deadline_waits_and_is_not_late_when_it_comes_after_the_release() -> None:
+    first = event(Code.HALF, TIMEOUTS, 10), event(Code.TIMER, TIMEOUTS, 20, ref=10, due_ms=1_100)
+    held = event(Code.TIMER, TIMEOUTS, 101, due_ms=1_100), event(Code.HELD, TIMEOUTS, 101, ref=20)
+    found = of_events([*first, *held], ACKNOWLEDGED)
+    names = ("open_timer_offset", "open_timer_ms", "open_timer_held_ms")
+    assert tuple(found[name] for name in names) == (101, 1_020, 1_101)
+    came = event(Code.RELEASED, TIMEOUTS, 900, ref=101, due_ms=1_100)
+    assert late(*first, *held, came) == (1_100, 1_010, 1_020, None), "an operator wanted it later"
+    found = of_events([*first, *held, came], ACKNOWLEDGED)
+    assert tuple(found[name] for name in names) == (None, None, None)
+    assert (found["last_delivered_ms"], found["is_rearmed"]) == (1_900, False)
+    moved = event(Code.TIMER, TIMEOUTS, 200, due_ms=1_300), event(Code.MOVED, TIMEOUTS, 200, ref=101)
+    found = of_events([*first, *held, *moved], ACKNOWLEDGED)
+    assert tuple(found[name] for name in names) == (200, 1_200, None), "a move ends the hold of it"
+
+
 def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_letter() -> None:
     commit = event(Code.COMMIT, CREATED, 20, ref=10, queue=0)
     dead, redriven = event(Code.DEAD, CREATED, 30), event(Code.NORMAL, CREATED, 40, queue=1)
@@ -147,9 +163,10 @@ def test_a_redriven_message_counts_when_it_is_acknowledged_behind_the_last_dead_
 
 
 ENDS_OF_HALVES = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
-DELIVERIES = (Code.DELIVERED, Code.FIRED)
+DELIVERIES = (Code.DELIVERED, Code.FIRED, Code.RELEASED)
+MOVES = (Code.MOVED, Code.HELD)
 CANCELS = (Code.CANCEL, Code.CALLED_OFF)
-ENDS_OF_TIMERS = (*DELIVERIES, *CANCELS, Code.MOVED, Code.REPLACED)
+ENDS_OF_TIMERS = (*DELIVERIES, *CANCELS, *MOVES, Code.REPLACED)
 
 
 def slowly(events: list[Row]) -> Row:
@@ -165,6 +182,11 @@ def slowly(events: list[Row]) -> Row:
     timers = [one for one in of_timers if one["code"] == Code.TIMER and one["physical_offset"] not in ended]
     first_half: Row = next(iter(open_halves), {})
     first_due: Row = min(timers, key=lambda one: one["due_ms"], default={})
+    marks = [
+        one
+        for one in of_timers
+        if one["code"] == Code.HELD and one["physical_offset"] == first_due.get("physical_offset")
+    ]
     topics = {half["topic"] for half in open_halves}
     return {
         "order_id": events[0]["order_id"],
@@ -188,6 +210,7 @@ def slowly(events: list[Row]) -> Row:
         "open_timer_offset": first_due.get("physical_offset"),
         "open_timer_due_ms": first_due.get("due_ms"),
         "open_timer_ms": (armed_by(first_due, of_timers) if first_due else {}).get("store_ms"),
+        "open_timer_held_ms": marks[0]["store_ms"] if marks else None,
         "last_delivered_ms": max(
             (one["store_ms"] for one in of_timers if one["code"] in (*DELIVERIES, Code.NORMAL)), default=None
         ),
@@ -228,7 +251,7 @@ def latest(events: list[Row], of_timers: list[Row]) -> Row:
 def armed_by(timer: Row, of_timers: list[Row]) -> Row:
     """The timer that this one was rebuilt from, or itself; nothing if the log does not have it."""
     for move in of_timers:
-        if move["code"] == Code.MOVED and move["physical_offset"] == timer["physical_offset"]:
+        if move["code"] in MOVES and move["physical_offset"] == timer["physical_offset"]:
             olds = [one for one in of_timers if one["physical_offset"] == move["ref"]]
             old = next((one for one in olds if one["code"] == Code.TIMER), None)
             if old is None:
@@ -262,7 +285,7 @@ def test_orders_together_are_as_each_alone_event_by_event(seed: int) -> None:
                 random.randrange(5),
                 random.randrange(8),
             )
-            if made["code"] == Code.MOVED:
+            if made["code"] in MOVES:
                 events.append(made | {"order_id": f"o{number:02d}", "code": int(Code.TIMER), "ref": -1})
             events.append(made | {"order_id": f"o{number:02d}"})
     table = pa.Table.from_pylist(events, ORDER_EVENTS)

@@ -12,7 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commitlog import properties
-from commitlog.facts.facts import Fact, HalfAsked, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
+from commitlog.facts.facts import (
+    Fact,
+    HalfAsked,
+    HalfEnded,
+    HalfStored,
+    TimerEnded,
+    TimerSet,
+    TopicDeleted,
+    TopicHeld,
+    TopicReleased,
+    TopicSet,
+    facts_of,
+    record_of,
+)
 from commitlog.kinds import MESSAGES, TIMER_TOPIC, VERB_TOPIC, End, kind_of
 from commitlog.message import Message
 from commitlog.published_log import open_log
@@ -23,6 +36,7 @@ from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.staging.events import COLUMNS, Code, Said, Words, events_of
+from spark_jobs.staging.holds import HoldRow, hold_rows
 from tidewheel import property_names
 from txn import half
 from txn.states import State
@@ -42,6 +56,8 @@ ENDS: Final = {
     End.REPLACED: Code.REPLACED,
     End.CANCELLED: Code.CANCEL,
 }
+HELD_ENDS: Final = {End.DELIVERED: Code.RELEASED, End.MOVED: Code.HELD}
+"""What ends a timer where its record says that it was held."""
 
 
 def drawn(chance: Random, count: int) -> Iterator[Record]:
@@ -54,6 +70,7 @@ def drawn(chance: Random, count: int) -> Iterator[Record]:
         stored = half.half_record(chance.choice([message, timed]), 0, 7_000)
         stored.physical_offset = chance.randrange(1, 1 << 30)
         waits = timer_records.timer_record(timed, 0)
+        held = timer_records.held_record(waits, 3)
         other = chance.randrange(1, 1 << 30)
         made: list[Callable[[], Record]] = [
             lambda m=message: Record(topic=m.topic, body=m.body, properties=properties.encode_message(m, "")),
@@ -68,6 +85,13 @@ def drawn(chance: Random, count: int) -> Iterator[Record]:
             lambda t=timed: half.committed_timer_record(half.half_record(t, 0, 7_000), TIMER_TOPIC),
             lambda w=waits, o=other, d=due_ms: timer_records.moved_record(w, o, d, d + 1),
             lambda w=waits, o=other: timer_records.delivered_record(w, o, chance.choice(["", "FIRE"])),
+            lambda w=waits, o=other: timer_records.held_record(w, o),
+            lambda w=held, o=other: timer_records.delivered_record(w, o, chance.choice(["", "FIRE"])),
+            lambda w=held, o=other, d=due_ms: timer_records.moved_record(w, o, d, d + 1),
+            lambda w=held, o=other: timer_records.rebuilt_record(w, o, [], "a file"),
+            lambda t=topic: record_of(TopicHeld(t, chance.choice(["", "the bank is closed"]))),
+            lambda t=topic: record_of(TopicReleased(t, chance.choice([0, 500]))),
+            lambda t=topic: record_of(chance.choice([TopicDeleted(t), TopicSet(t, "DELAY", 2, None, 0)])),
             lambda o=other, t=topic: timer_records.cancel_record(o, 9, t, "M", "why"),
             lambda o=other, t=topic: timer_records.unreadable_record(o, 9, t),
         ]
@@ -104,18 +128,30 @@ def _event(fact: Fact, one: Record) -> Iterator[tuple[int, int]]:
         case TimerSet():
             yield Code.TIMER, one.half_offset or -1
         case TimerEnded() if fact.end in ENDS:
-            is_call = one.topic == VERB_TOPIC
-            yield Code.CALLED_OFF if is_call else ENDS[fact.end], fact.timer_offset
+            is_call, is_marked = one.topic == VERB_TOPIC, property_names.HELD in properties.of_record(one)
+            code = HELD_ENDS.get(fact.end, ENDS[fact.end]) if is_marked else ENDS[fact.end]
+            yield Code.CALLED_OFF if is_call else code, fact.timer_offset
+
+
+def holds_by(one: Record) -> Iterator[HoldRow]:
+    """What a record says of the hold of a topic."""
+    for fact in facts_of(one):
+        if isinstance(fact, TopicHeld | TopicReleased | TopicDeleted):
+            pace = fact.per_second if isinstance(fact, TopicReleased) else 0
+            is_held = isinstance(fact, TopicHeld)
+            yield HoldRow(one.physical_offset, one.store_ms, fact.name, is_held, pace)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 30))
 def test_columns_tell_what_facts_say(write_log: Callable[..., Path], seed: int) -> None:
     records = [*drawn(Random(seed), 200)]
-    words, read = Words(), list[Told]()
+    words, read, holds = Words(), list[Told](), list[HoldRow]()
     for part in slices(open_log(write_log(records)), SLICE_BYTES_DEFAULT):
         for batch in batches(part, Wanted(COLUMNS, bodies=ALL)):
+            holds += hold_rows(Said(batch, SHOP.topics, words))
             for events in events_of(Said(batch, SHOP.topics, words), 0):
                 columns = events.physical_offset, events.code, events.ref
                 read += zip(*(column.tolist() for column in columns), strict=True)
     assert Counter(read) == Counter(told for one in records for told in told_by(one))
+    assert holds == [row for one in records for row in holds_by(one)]
