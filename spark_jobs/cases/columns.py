@@ -98,6 +98,33 @@ def duration(ms: Column) -> Column:
     return F.format_string("%.1f s", ms / 1000)
 
 
+def moment(ms: Column) -> Column:
+    """Return milliseconds since 1970 as text, in UTC."""
+    return F.date_format(F.timestamp_millis(ms), "yyyy-MM-dd HH:mm:ss.SSS")
+
+
+def is_held(held_ms: Column, fires_ms: Column) -> Column:
+    """Return whether an operator's hold of its topic keeps a timer that waits, which was to come at
+    `fires_ms` and was held at `held_ms`.
+
+    The broker may not have come to write that it is held; where the log does not have the hold itself, it
+    lasts.
+    """
+    is_marked = held_ms.isNotNull() & (F.col("hold_ms").isNotNull() | F.col("released_ms").isNull())
+    is_to_be_held = (fires_ms >= F.col("hold_ms")) & (fires_ms <= F.col("as_of_ms"))
+    return is_marked | F.coalesce(is_to_be_held, F.lit(False))
+
+
+def is_released(held_ms: Column) -> Column:
+    """Return whether a timer that waits was held, and its topic has been released."""
+    return held_ms.isNotNull() & F.col("hold_ms").isNull() & F.col("released_ms").isNotNull()
+
+
+def held_since(held_ms: Column) -> Column:
+    """Return since when the topic of a timer is held, as text."""
+    return moment(F.coalesce(F.col("hold_ms"), held_ms))
+
+
 def held_too_much() -> Column:
     """Return the articles, array<struct<sku, cart, ledger>>, of which the cart holds more than its ledger
     says.

@@ -12,6 +12,8 @@ Rules:
   is put down to the longer of them.
 - Where the log does not have the timer any more it was armed before the log begins at the latest.
 - The log does not record that a message was received: the last step is measured by the row.
+- A deadline that an operator's hold of its topic keeps is not late. After the hold the broker is late from
+  the release on, or from when a release at a pace would have delivered all; a delivery after it is not late.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from spark_jobs.cases.columns import (
     duration,
     flag,
     has_deadline_come,
+    held_since,
     is_covered,
+    is_held,
     is_late,
+    is_released,
     is_too_new,
+    moment,
     says,
     status_word,
 )
@@ -49,7 +55,7 @@ def timeout_not_fired() -> Column:
     """The order still waits for payment and is overdue: its deadline is not delivered within the limit; or
     its own due time has passed by the limit and the grace, and its deadline was never set, was cancelled
     without a payment, or was set for a later time and not moved there. A deadline that was set after its time
-    has the limit from its setting on.
+    has the limit from its setting on, and one that an operator held from the release on.
 
     Wrong: the broker, or it was down; where no deadline is open, whoever failed to set it or cancelled it: by
     a call of an operator or a client (`tidewheel timer cancel`), or by a message.
@@ -64,7 +70,7 @@ def is_within_its_time() -> Column:
     message is newer than the reading of the database.
     """
     told = F.least("paid_offset", "cancelled_offset")
-    is_over = _is_timer_late() | is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
+    is_over = _is_timer_late() | _is_wait_over()
     is_undecided = _is_waiting() & ~has_deadline_come()
     return is_undecided & F.when(told.isNotNull(), is_too_new(told)).otherwise(~is_over)
 
@@ -81,8 +87,36 @@ def own_due_ms() -> Column:
 
 
 def _waits_until_ms() -> Column:
-    """Return the same, but for a deadline that was armed after it: when it was armed."""
-    return F.when(own_due_ms().isNotNull(), F.greatest(own_due_ms(), "open_timer_ms"))
+    """Return the same, but for a deadline that was armed, or released, after it: when that was."""
+    return F.when(own_due_ms().isNotNull(), F.greatest(own_due_ms(), "open_timer_ms", _release_done_ms()))
+
+
+def _is_wait_over() -> Column:
+    return is_late(_waits_until_ms(), "late_limit_ms", "grace_ms") & ~is_deadline_held()
+
+
+def is_deadline_held() -> Column:
+    """Return whether an operator's hold keeps the open deadline."""
+    return is_held(F.col("open_timer_held_ms"), _fires_ms())
+
+
+def deadline_held() -> Column:
+    """Return the sentence of an open deadline that is held."""
+    held = "Its deadline, the timer at log offset %d, is held by an operator: the timers of %s since %s UTC."
+    since = held_since(F.col("open_timer_held_ms"))
+    return says(held, F.col("open_timer_offset"), F.col("timeouts_topic"), since)
+
+
+def is_deadline_released() -> Column:
+    """Return whether the open deadline was held, and its topic has been released."""
+    return is_released(F.col("open_timer_held_ms"))
+
+
+def deadline_released() -> Column:
+    """Return the sentence of an open deadline that is to come by a release."""
+    text = "Its deadline, the timer at log offset %d, was held by an operator; %s was released at %s UTC."
+    released_at = moment(F.col("released_ms"))
+    return says(text, F.col("open_timer_offset"), F.col("timeouts_topic"), released_at)
 
 
 def _is_waiting() -> Column:
@@ -90,12 +124,18 @@ def _is_waiting() -> Column:
 
 
 def _is_timer_late() -> Column:
-    return _is_waiting() & is_late(_fires_ms(), "late_limit_ms")
+    return _is_waiting() & is_late(_fires_ms(), "late_limit_ms") & ~is_deadline_held()
 
 
 def _fires_ms() -> Column:
-    """Return when the broker was to deliver the open timer: when due, or armed if that was later."""
-    return F.greatest("open_timer_due_ms", "open_timer_ms")
+    """Return when the broker was to deliver the open timer: when due, or armed or released if that was
+    later.
+    """
+    return F.greatest("open_timer_due_ms", "open_timer_ms", _release_done_ms())
+
+
+def _release_done_ms() -> Column:
+    return F.when(F.col("open_timer_held_ms").isNotNull(), F.col("release_done_ms"))
 
 
 def _timer_late() -> Column:
@@ -104,18 +144,27 @@ def _timer_late() -> Column:
     armed_late = (
         "Its deadline, the timer at log offset %d, was set after it was due, and has waited %s since."
     )
-    return F.when(
-        F.col("open_timer_ms") > F.col("open_timer_due_ms"),
-        says(armed_late, F.col("open_timer_offset"), waited),
-    ).otherwise(says(overdue, F.col("open_timer_offset"), waited))
+    after_hold = (
+        "Its deadline, the timer at log offset %d, was held by an operator; %s was released at %s UTC, and "
+        "it is overdue by %s since."
+    )
+    released_at = moment(F.col("released_ms"))
+    named = F.col("open_timer_offset"), F.col("timeouts_topic"), released_at, waited
+    return (
+        F.when(is_deadline_released(), says(after_hold, *named))
+        .when(
+            F.col("open_timer_ms") > F.col("open_timer_due_ms"),
+            says(armed_late, F.col("open_timer_offset"), waited),
+        )
+        .otherwise(says(overdue, F.col("open_timer_offset"), waited))
+    )
 
 
 def _is_own_time_over() -> Column:
     """Return whether the order's time is over and nothing that the log has is going to end its waiting."""
     is_decided = F.coalesce("paid_offset", "cancelled_offset").isNotNull() | has_deadline_come()
     is_to_be_set = F.coalesce(F.col("open_half_topic").isin(CREATED, TIMEOUTS), F.lit(False))
-    is_over = is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
-    return _is_waiting() & is_over & ~is_decided & ~is_to_be_set
+    return _is_waiting() & _is_wait_over() & ~is_decided & ~is_to_be_set
 
 
 def _own_time_over() -> Column:
@@ -125,7 +174,7 @@ def _own_time_over() -> Column:
         "It is overdue by %s; its deadline was cancelled by a call of its own, an operator's or a client's, "
         "at %s UTC, log offset %d, without a payment."
     )
-    called_off_at = F.date_format(F.timestamp_millis("last_cancel_ms"), "yyyy-MM-dd HH:mm:ss.SSS")
+    called_off_at = moment(F.col("last_cancel_ms"))
     later = "It is overdue by %s; its deadline, the timer at log offset %d, is set for a later time."
     ended = "It is overdue by %s; its deadline, at log offset %d, ended without a delivery or a payment."
     return (
@@ -171,7 +220,8 @@ def armed_late() -> Column:
 
 def fired_late() -> Column:
     """The deadline was delivered later than it was due, or set if that was later, by more than the limit; or
-    it came too late by that and by its setting together, more by that.
+    it came too late by that and by its setting together, more by that. A deadline that an operator held is
+    late by the hold, and not in this case.
 
     Wrong: the broker, or it was down at that time.
     Repair: nothing to repair; look at the broker's load and stops at that time.
@@ -218,7 +268,7 @@ def _armed_late_ms() -> Column:
 
 def _fired_late_ms() -> Column:
     """Return how long after its time, or its arming if that was later, the latest deadline was delivered; 0
-    if it was not.
+    if it was not, or after a hold.
     """
     from_ms = F.greatest("late_due_ms", F.coalesce("late_armed_ms", "covered_from_ms"))
     return F.coalesce(F.col("late_delivered_ms") - from_ms, F.lit(0))

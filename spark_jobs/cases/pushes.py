@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import duration, is_covered, is_late, is_too_new, says
+from spark_jobs.cases.columns import duration, is_covered, is_held, is_late, is_too_new, says
 from spark_jobs.cases.names import PUSHES_DO_NOT_SUM
 from spark_jobs.inputs.mapping import NOT_OURS
 
@@ -21,7 +21,8 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
     """Of a schedule (or of all single pushes) what was scheduled is not what was sent, left, cancelled and
     failed; or the ledger says that a push was delivered and the log does not; or its message was delivered
     and acknowledged and the ledger does not say so; or it was delivered twice; or it is still to be sent, and
-    its time has passed by the limit and the grace without a delivery, or longer ago than the log tells.
+    its time has passed by the limit and the grace without a delivery, or longer ago than the log tells. One
+    that an operator holds is not overdue, and after the hold from the release on.
 
     Wrong: the push service, which did not write what it did, or wrote what it did not do, or never sent it.
     Repair: set the push's status to what the log says; nothing is to be sent again. Whether one that was
@@ -33,8 +34,11 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
         F.col("delivered_offset").isNotNull() & F.col("is_acknowledged") & ~is_too_new("delivered_offset")
     )
     unsaid = is_done & F.col("status").isin("SCHEDULED", "FAILED") & F.col("dead_letter_offset").isNull()
-    until_ms = F.greatest("due_ms", "timer_due_ms")
-    is_overdue = is_late(until_ms, "late_limit_ms", "grace_ms")
+    waits = F.coalesce(F.col("timers") > F.coalesce("timer_ends", F.lit(0)), F.lit(False))
+    held_ms = F.when(waits & (F.col("held_offset") == F.col("timer_offset")), F.col("held_ms"))
+    due_ms = F.greatest("due_ms", "timer_due_ms")
+    until_ms = F.greatest(due_ms, F.when(held_ms.isNotNull(), F.col("release_done_ms")))
+    is_overdue = is_late(until_ms, "late_limit_ms", "grace_ms") & ~(waits & is_held(held_ms, due_ms))
     unsent = (F.col("status") == "SCHEDULED") & F.col("delivered_offset").isNull() & is_overdue
     unseen = F.when(is_covered(until_ms), F.lit("the log has no delivery of it")).otherwise(
         F.lit("the part of the log that would have its delivery is deleted")

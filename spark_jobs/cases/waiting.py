@@ -15,14 +15,22 @@ from spark_jobs.cases.columns import (
     says,
 )
 from spark_jobs.cases.consuming import is_unconsumed, is_unheard
-from spark_jobs.cases.deadlines import is_within_its_time, own_due_ms
+from spark_jobs.cases.deadlines import (
+    deadline_held,
+    deadline_released,
+    is_deadline_held,
+    is_deadline_released,
+    is_within_its_time,
+    own_due_ms,
+)
 
 
 def in_flight() -> Column:
-    """Undecided, and not for too long: unpaid within its time, a half without an outcome, a message that is
-    not consumed yet, or one that is newer than the reading of the database.
+    """Undecided, and not for too long: unpaid within its time, or while an operator holds its deadline; a
+    half without an outcome, a message that is not consumed yet, or one that is newer than the reading of the
+    database.
 
-    Each waits only up to the bound that makes it a finding (`deadlines`, the limits).
+    Each waits only up to the bound that makes it a finding (`deadlines`, the limits); a hold has none.
     """
     too_new = ~has_row() & is_too_new(first_message_offset())
     fired = says(
@@ -39,6 +47,8 @@ def in_flight() -> Column:
         .when(is_entry_alone() & _is_unread(), unread)
         .when(_is_half_young(), F.lit("A half message of it has no outcome yet."))
         .when(is_unheard() & ~has_waited("delivered_ms", "unconsumed_limit_ms"), fired)
+        .when(is_within_its_time() & is_deadline_held(), deadline_held())
+        .when(is_within_its_time() & is_deadline_released(), deadline_released())
         .when(is_within_its_time() & own_due_ms().isNull() & ~_is_unknown(), unbounded)
         .when(
             is_within_its_time() & own_due_ms().isNotNull(),

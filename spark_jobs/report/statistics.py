@@ -1,10 +1,10 @@
 """What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
 
 Lateness is the broker's store time of a delivery, of a timer or of a schedule's run, minus the time it was
-due, or set if that was later; below zero is early, which must not happen. A percentile is the smallest
-lateness that at least so many of the deliveries did not exceed: exact, because every distinct lateness of a
-minute was counted when the log was read. Made on the driver, without Spark, from counts that are small (see
-`staged`):
+due, or set if that was later; below zero is early, which must not happen. Deliveries after a hold of their
+topic are not counted. A percentile is the smallest lateness that at least so many of the deliveries did not
+exceed: exact, because every distinct lateness of a minute was counted when the log was read. Made on the
+driver, without Spark, from counts that are small (see `staged`):
 
     counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                unreadable_offset, without_key

@@ -19,6 +19,7 @@ from spark_jobs.cases import names
 from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
 from spark_jobs.cases.pushes import pushes_do_not_sum, sums
 from spark_jobs.cases.table import ALL_CASES, MEANINGS, verdicts
+from spark_jobs.staging.holds import TopicHold
 from spark_jobs.staging.order_facts import ORDER_FACTS
 
 MINUTE_MS = 60_000
@@ -47,6 +48,7 @@ COLUMNS = {
     "overtaken": "array<struct<sku:string,entries:bigint,taken:bigint,ordered:bigint>>",
     **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
     "read_ms": "bigint",
+    **dict.fromkeys(TopicHold._fields, "bigint"),
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
     **dict.fromkeys((*TOPIC_WORDS.values(), *STATUS_WORDS.values()), "string"),
 }
@@ -133,6 +135,17 @@ def set_late(armed_ms: int) -> Changes:
     due_ms = AS_OF_MS - 5 * MINUTE_MS
     open_timer = {"open_timer_offset": 300, "open_timer_due_ms": due_ms, "open_timer_ms": armed_ms}
     return PLACED | open_timer | {"due_ms": due_ms, "late_due_ms": due_ms, "late_armed_ms": armed_ms}
+
+
+def held(due_ms: int = AS_OF_MS - 10 * MINUTE_MS, **changes: int | None) -> Changes:
+    """A deadline that was due and held, and waits; `hold_ms` and the like are its topic's."""
+    open_timer = {"open_timer_offset": 300, "open_timer_due_ms": due_ms, "open_timer_ms": PLACED_MS}
+    return PLACED | open_timer | {"due_ms": due_ms, "timers": 2, "open_timer_held_ms": due_ms} | changes
+
+
+def released(released_ms: int, done_ms: int | None = None) -> Changes:
+    """The same after a release."""
+    return held(released_ms=released_ms, release_done_ms=done_ms or released_ms)
 
 
 ROWS: dict[str, tuple[str, Changes]] = {
@@ -228,6 +241,23 @@ ROWS: dict[str, tuple[str, Changes]] = {
     "overdue": (
         "timeout-not-fired",
         PLACED | {"open_timer_offset": 300, "open_timer_due_ms": AS_OF_MS - MINUTE_MS - 1},
+    ),
+    "held": ("in-flight", held(hold_ms=AS_OF_MS - 20 * MINUTE_MS)),
+    "held, the hold before the log": ("in-flight", held()),
+    "due in a hold, not yet written as held": (
+        "in-flight",
+        held(hold_ms=AS_OF_MS - 20 * MINUTE_MS, open_timer_held_ms=None),
+    ),
+    "overdue before the hold": (
+        "timeout-not-fired",
+        held(hold_ms=AS_OF_MS - 10 * MINUTE_MS + 1, open_timer_held_ms=None),
+    ),
+    "released just now": ("in-flight", released(AS_OF_MS - MINUTE_MS)),
+    "released, and not delivered": ("timeout-not-fired", released(AS_OF_MS - MINUTE_MS - 1)),
+    "released at a pace": ("in-flight", released(AS_OF_MS - 5 * MINUTE_MS, AS_OF_MS - MINUTE_MS)),
+    "released at a pace, and not delivered": (
+        "timeout-not-fired",
+        released(AS_OF_MS - 5 * MINUTE_MS, AS_OF_MS - MINUTE_MS - 1),
     ),
     "just due": (
         "in-flight",
@@ -510,6 +540,10 @@ def test_the_sentence_says_which_step_of_a_deadline_was_late_and_how_long_it_too
         "late": "delivered at log offset 600, 60.0 s after it was due.",
         "late by both, by the broker more": "40.0 s after it was set, which was 30.0 s after it was due.",
         "late, set before the log": "60.0 s after it was due, at least",
+        "held": "the timer at log offset 300, is held by an operator: the timers of own order_timeouts since "
+        "2023-11-15 07:53:20.000 UTC.",
+        "released just now": "held by an operator; own order_timeouts was released at 2023-11-15 08:12:20",
+        "released, and not delivered": "UTC, and it is overdue by 60.0 s since.",
         "set late and not delivered since": "was set after it was due, and has waited 60.0 s since.",
         "deadline called off, unpaid": "its deadline was cancelled by a call of its own, an operator's or a "
         "client's, at 2023-11-14 22:13:20.009 UTC, log offset 400, without a payment.",
@@ -561,8 +595,20 @@ PUSH: Changes = {
     "late_limit_ms": MINUTE_MS,
     "timer_due_ms": None,
     "as_of_ms": PLACED_MS + 2 * MINUTE_MS,
+    **dict.fromkeys(("timer_offset", "timers", "timer_ends", "held_offset", "held_ms")),
+    **dict.fromkeys(TopicHold._fields),
 }
 NOT_IN_LOG: Changes = {"delivered_offset": None, "deliveries": None, "is_acknowledged": False}
+HELD_PUSH: Changes = NOT_IN_LOG | {
+    "status": "SCHEDULED",
+    "as_of_ms": AS_OF_MS,
+    "timer_due_ms": PLACED_MS,
+    "timer_offset": 50,
+    "timers": 2,
+    "timer_ends": 1,
+    "held_offset": 50,
+    "held_ms": PLACED_MS,
+}
 PUSHES: dict[str, tuple[bool, Changes]] = {
     "sent": (False, {}),
     "left": (False, NOT_IN_LOG | {"status": "SCHEDULED"}),
@@ -577,6 +623,21 @@ PUSHES: dict[str, tuple[bool, Changes]] = {
     "left, moved to later": (
         False,
         NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": AS_OF_MS, "timer_due_ms": AS_OF_MS},
+    ),
+    "held": (False, HELD_PUSH | {"hold_ms": PLACED_MS - 1}),
+    "due in a hold, not yet written as held": (
+        False,
+        HELD_PUSH | {"hold_ms": PLACED_MS - 1, "held_offset": None, "held_ms": None},
+    ),
+    "held, moved, overdue": (True, HELD_PUSH | {"timer_offset": 60, "timers": 3, "timer_ends": 2}),
+    "held, cancelled": (True, HELD_PUSH | {"hold_ms": PLACED_MS - 1, "timer_ends": 2}),
+    "released just now": (
+        False,
+        HELD_PUSH | dict.fromkeys(("released_ms", "release_done_ms"), AS_OF_MS - 2 * MINUTE_MS),
+    ),
+    "released, and not delivered": (
+        True,
+        HELD_PUSH | dict.fromkeys(("released_ms", "release_done_ms"), AS_OF_MS - 2 * MINUTE_MS - 1),
     ),
     "called off, delivered": (False, {"status": "CANCELLED"}),
     "delivered just now": (False, {"status": "SCHEDULED", "delivered_offset": BOOKS_OFFSET}),

@@ -91,7 +91,8 @@ def drawn(chance: Random, count: int) -> Iterator[Record]:
             lambda w=held, o=other: timer_records.rebuilt_record(w, o, [], "a file"),
             lambda t=topic: record_of(TopicHeld(t, chance.choice(["", "the bank is closed"]))),
             lambda t=topic: record_of(TopicReleased(t, chance.choice([0, 500]))),
-            lambda t=topic: record_of(chance.choice([TopicDeleted(t), TopicSet(t, "DELAY", 2, None, 0)])),
+            lambda t=topic: record_of(TopicDeleted(t)),
+            lambda t=topic: record_of(TopicSet(t, "DELAY", 2, None, 0)),
             lambda o=other, t=topic: timer_records.cancel_record(o, 9, t, "M", "why"),
             lambda o=other, t=topic: timer_records.unreadable_record(o, 9, t),
         ]
