@@ -2,6 +2,7 @@
 
     part      where it is                                            cost
     waiting   partition files, and what came since the snapshot      a slot at a time, bounded
+    held      the snapshot (`services.broker.timers.holding`)        all rows
     names     runs, and what came since the snapshot                 a block of each run
     ends      likewise                                               likewise
 
@@ -36,7 +37,7 @@ from services.store.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
 from timingwheel.listing import Listing
-from timingwheel.partition import IN_LOG, Rows
+from timingwheel.partition import IN_LOG, ROW, Rows
 from timingwheel.unwritten import NewRows
 
 _FOREVER_MS: Final = 1 << 62
@@ -92,6 +93,8 @@ class StoredTimers:
     read: Read
     in_doubt: Numbers
     """The timers that wait for a rescue: their records are damaged, and their files may be gone."""
+    held: Rows
+    """The timers that are due and wait for the release of their topics, by due time."""
 
     @classmethod
     def of_checkpoint(
@@ -102,7 +105,8 @@ class StoredTimers:
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
         counted, forgotten_ms = parts["timers"]["pending"], taken.ends.forgotten_ms
-        return cls(disk, listing, names, ends, counted, forgotten_ms, read, _in_doubt(parts))
+        others = _in_doubt(parts), _held(parts)
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read, *others)
 
     @classmethod
     def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
@@ -114,7 +118,8 @@ class StoredTimers:
         names = FactSource(runs_of(NAMES, named["ends"]["names"]))
         ends = FactSource(runs_of(ENDS, named["ends"]["ends"]))
         counted, forgotten_ms = parts["timers"]["pending"], named["ends"]["forgotten_ms"]
-        return cls(disk, listing, names, ends, counted, forgotten_ms, read, _in_doubt(parts))
+        others = _in_doubt(parts), _held(parts)
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read, *others)
 
     @property
     def counted_count(self) -> int:
@@ -122,8 +127,9 @@ class StoredTimers:
         return sum(self.counted.values())
 
     def places(self) -> Iterator[tuple[Rows, str | None]]:
-        """Return all that wait in the order of their places, and the file that holds them."""
-        return self.listing.scan(0, _FOREVER_MS, None)
+        """Yield the held timers, and all that wait in the order of their places, with the file of each."""
+        yield self.held, None
+        yield from self.listing.scan(0, _FOREVER_MS, None)
 
     def offsets(self) -> Numbers:
         """Return the offsets of all that wait, ascending: 8 bytes each."""
@@ -132,8 +138,8 @@ class StoredTimers:
         return np.sort(np.concatenate([in_places, np.setdiff1d(self.in_doubt, in_places)]))
 
     def next_due_ms(self) -> int | None:
-        """Return when the next one is due."""
-        return next((int(rows[0]["due_ms"]) for rows, _ in self.places()), None)
+        """Return the earliest due time of the timers that are not held, or None if there are none."""
+        return next((int(rows[0]["due_ms"]) for rows, _ in self.listing.scan(0, _FOREVER_MS, None)), None)
 
     def waiting(self) -> Iterator[Waiting]:
         """Yield all that wait with their records, in the order of their places."""
@@ -181,6 +187,20 @@ def runs_of(folder: str, frozen: Any) -> tuple[Run, ...]:
 def _in_doubt(parts: Mapping[str, Any]) -> Numbers:
     """Return the timers of which a rescue is to decide, by the timers' part of a snapshot."""
     return np.array([one[0] for one in parts["timers"]["in_doubt"]], np.uint64)
+
+
+def _held(parts: Mapping[str, Any]) -> Rows:
+    """Return the rows of the held timers by the timers' part of a snapshot."""
+    pairs = [
+        pair
+        for _, due_times, offsets in parts["timers"].get("held", ())
+        for pair in zip(due_times, offsets, strict=True)
+    ]
+    rows = np.zeros(len(pairs), ROW)
+    rows["record_at"] = IN_LOG
+    if pairs:
+        rows["due_ms"], rows["timer_offset"] = np.array(sorted(pairs), np.uint64).T
+    return rows
 
 
 def _listing(disk: Disk, files: Any, layers: tuple[NewRows, ...], watermark: Any) -> Listing:

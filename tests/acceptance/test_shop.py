@@ -297,7 +297,7 @@ def test_broker_and_rows_are_made_to_agree_when_the_shop_starts(shop: Any, event
 def test_a_schedule_that_cannot_be_is_refused_and_leaves_no_row(shop: Any) -> None:
     shop.start("pushes")
     for request, words in (
-        (schedule_of("S1", zone="Mars/Base"), "TW-149 The schedule cannot be kept."),
+        (schedule_of("S1", zone="Mars/Base"), "TW-149 The schedule is illegal."),
         (schedule_of("S1", "0 0 30 2 *"), "TW-130"),
         (schedule_of("S 1"), "TW-130"),
     ):

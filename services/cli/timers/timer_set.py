@@ -146,7 +146,14 @@ def opened(source: str) -> Iterator[TextIO]:
 
 def csv_rows(file: TextIO) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header."""
-    csv.field_size_limit(2 * limits.BODY_BYTES_MAX)
+    before = csv.field_size_limit(2 * limits.BODY_BYTES_MAX)
+    try:
+        yield from _csv_rows(file)
+    finally:
+        csv.field_size_limit(before)  # the limit is one for all readers of a process
+
+
+def _csv_rows(file: TextIO) -> Iterator[Row]:
     reader = csv.DictReader(file)
     check_header(reader.fieldnames or [])
     for given in reader:

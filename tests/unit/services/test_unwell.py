@@ -229,7 +229,7 @@ def test_on_a_small_volume_messages_are_taken_until_it_is_nearly_full_and_both_e
         count, now_ms = count + 1, now_ms + 1_000
         warnings += [one.text for one in broker.tick(now_ms) if isinstance(one, Warn)]
     assert count >= 4, "a small volume takes something"
-    assert warnings[0].startswith("TW-172 The disk is nearly full")
+    assert warnings[0].startswith("TW-172 New messages are refused because the disk is almost full")
     disk.total_bytes = 1 << 30
     warnings = [one.text for one in broker.tick(now_ms + 1_000) if isinstance(one, Warn)]
     assert warnings == ["there is room on the disk again: new messages are taken"]

@@ -75,9 +75,9 @@ def test_what_a_log_has_lost_is_said_with_what_to_do(database: str, command: str
 @pytest.mark.parametrize(
     ("leader_ms", "said"),
     [
-        (None, "the engine's is 10.0 s behind this machine's, set one of the two right; cluster status"),
-        (10_000, "the engine's is 10.0 s behind this machine's, and of the leader's: set the engine's right"),
-        (0, "the engine's is 10.0 s behind this machine's, set this machine's right"),
+        (None, "behind this machine's, set one of the two right; cluster status"),
+        (10_000, "behind this machine's, and of the leader's: set the engine's right"),
+        (0, "behind this machine's, set this machine's right"),
     ],
 )
 def test_whose_clock_is_off_is_said(
@@ -95,7 +95,9 @@ def test_whose_clock_is_off_is_said(
     monkeypatch.setattr(time, "time_ns", lambda: ahead() + 10_000_000_000)
     (found,) = [one for one in examined(url) if one.step == "clock"]
     assert found.verdict is Verdict.WRONG
-    assert found.seen.startswith(said)
+    seconds, _, rest = found.seen.removeprefix("the engine's is ").partition(" s ")
+    assert 9 < float(seconds) < 10.5  # the engine's answer may take a while
+    assert rest.startswith(said)
 
 
 def test_the_word_of_a_node_that_cannot_read_on_is_told_until_it_has_a_copy(database: str) -> None:

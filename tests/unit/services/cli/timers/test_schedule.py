@@ -144,7 +144,7 @@ def test_a_preview_takes_spans_as_every_command_does(broker: Broker) -> None:
         (
             ("preview", "0 0 30 2 *"),
             2,
-            "TW-149 The schedule cannot be kept. '0 0 30 2 *' in UTC never occurs",
+            "TW-149 The schedule is illegal. '0 0 30 2 *' in UTC never occurs",
         ),
         (("preview", "* * * * *", "--zone", "Mars/Base"), 2, "TW-149"),
         (
