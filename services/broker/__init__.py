@@ -1,1 +1,1 @@
-"""The broker's core: the log, queues, timers, and transactions, without a clock and without network I/O."""
+"""The broker's core (log, queues, timers, and transactions), which uses neither a clock nor network I/O."""

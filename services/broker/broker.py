@@ -3,9 +3,10 @@
 Each client operation is a method of a part. The state of the core is the result of applying the records of
 the log in order. Each operation appends a record that describes a state change. The change becomes visible
 when the record is durable: for example, a message is added to its queue, a timer is set, or a half message
-can be committed or rolled back. A restart restores the state by reading the records again in the same order.
-All methods run to completion in a single thread. The current time is passed to each method as an argument.
-Side effects are returned as values (`services.broker.spine.values`) and are performed by the server.
+can be committed or rolled back. At startup, the state is restored by reading the records again in the same
+order. All methods run to completion in a single thread. The current time is passed to each method as an
+argument. Side effects are returned as values (`services.broker.spine.values`) and are performed by the
+server.
 
     operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`
@@ -110,7 +111,7 @@ SHARED: Final = "shared"
 
 
 class Part(Protocol):
-    """A part of the core, with state that is included in snapshots."""
+    """A part of the core whose state is included in snapshots."""
 
     def freeze(self) -> Any:
         """Return the state of the part as JSON-serializable values."""
@@ -120,7 +121,7 @@ class Part(Protocol):
 
 
 class Broker:
-    """A broker for an open store.
+    """A broker that serves an open store.
 
     A broker is created with `Broker.open`, and its operations are methods of its parts.
     """
@@ -229,7 +230,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply the facts of appended records, keyed by type of fact."""
+        """Return the methods that apply the facts of appended records, keyed by fact type."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -243,14 +244,14 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply a batch of timer deliveries, with the same result as applying each delivery separately."""
+        """Apply a batch of timer deliveries, with the same result as applying each delivery individually."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish the facts of durable records, keyed by type of fact."""
+        """Return the methods that publish the facts of durable records, keyed by fact type."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -271,7 +272,7 @@ class Broker:
         If the store is reopened after a failed sync or flush, `acknowledged_offset` is the end offset of the
         acknowledged records, and the log is recovered up to that offset. Unreadable ranges of the log below
         `acknowledged_offset` are listed in `damaged`. Raise a `StoreError` if the store cannot be recovered,
-        or OSError if the disk fails.
+        or OSError if a disk operation fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -307,7 +308,7 @@ class Broker:
         )
         broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
-        # The timers share the scan's list of damage instead of a copy, because the list grows during the
+        # The timers use the damage list of the scan instead of a copy, because the list grows during the
         # scan.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
@@ -342,7 +343,7 @@ class Broker:
 
         This method must be called once, before any other operation. Each recorded lease is extended to at
         least `leases_until_ms`, unless it was already extended by an earlier takeover. A new leader passes
-        `leases_until_ms`, and afterwards calls `receiving.record_lengthened`.
+        `leases_until_ms` and then calls `receiving.record_lengthened`.
         """
         self._last_tick_ms = now_ms
         self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
@@ -402,7 +403,7 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Perform the work that is due at `now_ms`, up to a fixed limit.
+        """Perform a limited amount of the work that is due at `now_ms`.
 
         The next call is due at the time returned by `next_due_ms`. Dead letters are processed after expired
         leases, because a lease that expires during a tick may have been the last delivery attempt of its
@@ -477,8 +478,8 @@ class Broker:
         """Record a clock step.
 
         This method must be called before any other method is called with the new time. The step does not
-        change the remaining time of leases. Statistics attribute the delay of a timer to the clock step if
-        the timer was due within the step.
+        change the remaining time of leases. If a timer was due within the step, the statistics attribute its
+        delay to the clock step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -509,7 +510,7 @@ class Broker:
         """Make the records of a completed flush visible, and return the effects that wake waiting receivers.
 
         Records that belong to a queue are published in batches to reduce the cost per message. A batch ends
-        before a record that belongs to no queue, because records must become visible in log order.
+        before each record that does not belong to a queue, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -633,7 +634,7 @@ class Broker:
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Restore the state in a snapshot and the derived state for the log up to the snapshot."""
+        """Restore the state from a snapshot, and the derived state of the log up to the snapshot."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -771,9 +772,10 @@ class Broker:
     def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append records from another broker at the same log offsets, apply the records, and publish them.
 
-        This method should run in a worker thread, because it writes many queue entries at once. `end_offset`
-        is the end offset of the log after the append, and `now_ms` is the time at which the records arrived.
-        Raise OSError if a disk operation fails, in which case the core must no longer be used.
+        This method should be called in a worker thread, because it writes many queue entries at once.
+        `end_offset` is the end offset of the log after the append, and `now_ms` is the time at which the
+        records arrived. Raise OSError if a disk operation fails, in which case the core must no longer be
+        used.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"

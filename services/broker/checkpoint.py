@@ -1,9 +1,9 @@
 """Checkpoints, which save the state of the core as a new starting point for recovery.
 
-A checkpoint writes files in the following order: the log, the derived files, the snapshot, which lists the
-derived files, and the mark, which indicates that the queue files are valid. If the mark were written before
-the snapshot, a crash between the two writes could leave the mark in combination with an older snapshot. The
-older snapshot may list different files, even if it has the same log offset.
+A checkpoint writes files in the following order: the log, the derived files, the snapshot, and the mark. The
+snapshot lists the derived files, and the mark indicates that the queue files are valid. If the mark were
+written before the snapshot, a crash between the two writes could leave the new mark alongside an older
+snapshot. The older snapshot may list different files, even if it has the same log offset.
 
 The snapshot is written even if a queue file cannot be written or synced, because all queues can be rebuilt
 from the log. In this case, the mark is deleted before the snapshot is written and is not written again
@@ -99,13 +99,13 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        # A failed sync takes precedence over other errors, because it stops the core, while other errors only
-        # abort the checkpoint.
+        # A failed sync takes precedence over other errors, because it stops the core, whereas other errors
+        # only abort the checkpoint.
         if others:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark, or raise the error for a queue file if the mark cannot be deleted."""
+        """Delete the mark. If the mark cannot be deleted, raise the error that occurred for a queue file."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -117,8 +117,8 @@ class Checkpoint:
     def write(self, disk: Disk) -> None:
         """Write and sync the files of the checkpoint.
 
-        This method is called in a worker after all rows have been copied. Raise OSError if the disk fails. No
-        data is lost if a checkpoint fails.
+        This method is called in a worker after all rows have been copied. Raise OSError if a disk operation
+        fails. No data is lost if a checkpoint fails.
         """
         if self.log_sync is not None:
             self.log_sync.run(disk)

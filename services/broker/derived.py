@@ -1,4 +1,4 @@
-"""Loading of derived files at startup: the consume queues and the key index.
+"""Loading of the derived files, which are the consume queues and the key index, at startup.
 
 The files listed in the snapshot are used if they are intact. Otherwise, the queues or the key index are
 rebuilt from the part of the log up to the snapshot. Records after the snapshot are added to the queues and
@@ -38,7 +38,7 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The files rebuilt at startup, with the reasons, and the damaged log ranges below the snapshot.
+    """The files that were rebuilt at startup, with the reasons, and damaged log ranges below the snapshot.
 
     Damaged records leave gaps in the queues, and these gaps are skipped by readers.
     """
@@ -50,11 +50,11 @@ class AdoptionResult(NamedTuple):
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
 ) -> AdoptionResult:
-    """Load or rebuild the queues and the key index up to a snapshot, or raise OSError if the disk fails.
+    """Load or rebuild the queues and the key index up to a snapshot.
 
-    Key index files that are listed in other snapshots are kept. The queue files of the topics in
-    `read_topics` will be read at startup. These files are therefore verified here, while it is still possible
-    to rebuild the queues.
+    Raise OSError if a disk operation fails. Key index files that are listed in other snapshots are kept. The
+    queue files of the topics in `read_topics` will be read at startup. These files are therefore verified
+    here, while it is still possible to rebuild the queues.
     """
     missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -75,7 +75,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # A damaged range may extend beyond the snapshot, where the scan ends.
+        # A damaged range may extend beyond the offset of the snapshot, at which the scan ends.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 

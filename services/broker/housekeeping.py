@@ -10,12 +10,12 @@ that recovery can start from either snapshot. The remaining steps of a deletion 
 The segments and the empty queue files are deleted by a worker, because each deletion syncs a directory and
 may take as long as the device timeout. These files are not read during the deletion.
 
-The record of a cut contains every change that the cut makes: the new first offset of the log, the new lowest
-offset of each queue that loses entries, and the number of messages that each consumer group missed. If the
-broker is restarted after a cut was recorded, the files below the cut are deleted at startup in the same way.
-A record that contains only "cut_offset" is appended before a cut, in order to make a second snapshot
-possible. The record moves the end of the log, and the second snapshot therefore has a higher log offset than
-the first. If records above this "cut_offset" are missing, recovery reports the missing records as damage.
+A cut record contains every change made by the cut: the new first offset of the log, the new lowest offset of
+each queue that loses entries, and the number of messages that each consumer group missed. If the broker is
+restarted after a cut was recorded, the files below the cut are deleted at startup in the same way. A record
+that contains only "cut_offset" is appended before a cut, in order to make a second snapshot possible. The
+record moves the end of the log, and the second snapshot therefore has a higher log offset than the first. If
+records above this "cut_offset" are missing, recovery reports the missing records as damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments of any age
@@ -27,20 +27,20 @@ the first. If records above this "cut_offset" are missing, recovery reports the 
 If new messages are refused for a different reason (`stopped`), the effects are the same as on a disk that is
 90 % full.
 
-The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". The record
-of a cut has the additional members "queues", "places", and "skipped". The member "queues" is a list of
-[topic, queue, new lowest offset], and the member "places" is a list of the corresponding log offsets. The
-member "skipped" is a list of [group, topic, queue, count], where the count is the number of messages that the
-group missed because it lagged too far behind. The missed messages are counted in
+The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". A cut
+record has the additional members "queues", "places", and "skipped". The member "queues" is a list of [topic,
+queue, new lowest offset], and the member "places" is a list of the corresponding log offsets. The member
+"skipped" is a list of [group, topic, queue, count], where the count is the number of messages that the group
+missed because it lagged too far behind. The missed messages are counted in
 `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
 durable. Queues are processed in batches, so that a broker with thousands of queues does not block the event
 loop. A first pass over the queues finds the oldest message that a group still needs. A second pass makes the
 cut by appending one record per batch of queues, and other records may be appended between these records. The
 log itself is cut by the last of these records, in which "done" is true. Queues with a damaged file are
-omitted from the cut, and are rebuilt at the next startup, which also determines their first offsets. After
-the rebuild, a record with a "cut_offset" of 0 is appended, which contains the first offsets of the rebuilt
-queues and the number of messages that each group missed in these queues. Before this record is appended, the
-position of a group in a rebuilt queue does not change, and snapshots contain the same position.
+omitted from the cut and are rebuilt at the next startup. The rebuild also determines their first offsets.
+After the rebuild, a record with a "cut_offset" of 0 is appended. This record contains the first offsets of
+the rebuilt queues and the number of messages that each group missed in these queues. Before this record is
+appended, the position of a group in a rebuilt queue does not change, and snapshots contain the same position.
 
 Weak spots: disk usage is measured only once every `housekeeping_ms` milliseconds. If the last tenth of the
 disk fills up between two measurements, the reserve segment is used, and no data is lost. A cut processes all
@@ -177,7 +177,7 @@ class Housekeeping:
         self._scan = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut that another leader made may be covered by that leader's snapshots but not by the snapshots of
+        # A cut made by another leader may be covered by that leader's snapshots but not by the snapshots of
         # this node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
@@ -194,8 +194,8 @@ class Housekeeping:
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
 
-        If first offsets of queues have not been recorded yet, a call records a batch of these offsets instead
-        of scanning.
+        If the first offsets of some queues have not been recorded yet, a batch of these offsets is recorded
+        instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -233,7 +233,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return the deletion of the files below a published cut, or None if no files need to be deleted."""
+        """Return a `Deletion` of the files below a published cut, or None if no files need to be deleted."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -301,13 +301,13 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of counting the missed messages of all groups of a topic in a queue."""
+        """Return the cost of counting the missed messages of all groups in a queue, as a number of queues."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
         self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
     ) -> CutContents:
-        """Return the contents of a record for queues whose first offset increases.
+        """Return the contents of a cut record for queues whose first offset increases.
 
         `queues` contains (topic, queue id, first offset) for a log that begins at `log_offset`.
         """
@@ -316,9 +316,10 @@ class Housekeeping:
         return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
 
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
-        """Let queues begin at later offsets (topic, queue id, offset), and return the end of the log.
+        """Advance the first offsets of queues, and return the end offset of the log.
 
-        `places` has the log offsets in the entries at these queue offsets. The log itself begins as before.
+        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets in the
+        entries at these queue offsets. The first offset of the log does not change.
         """
         self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
@@ -333,7 +334,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Copy the records that must be kept to a keep file before a cut of another broker is applied.
+        """Copy the records that must be kept to a keep file, before a cut made by another broker is applied.
 
         Raise OSError if a disk operation fails.
         """
@@ -367,7 +368,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Schedule an immediate `check_space` that deletes the files below durable cuts."""
+        """Schedule an immediate call of `check_space`, which deletes the files below durable cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -378,7 +379,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Count the messages that groups missed, and create the log lines after the last record of a cut."""
+        """Count the messages that groups missed, and create log lines after the last record of a cut."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)

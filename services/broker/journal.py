@@ -3,8 +3,8 @@
     action --> its records, durable --> `add_entry` --> durable --> the response to the action
 
 1. Every action for which a response was sent is in the journal, even after a restart or a change of leader,
-   because journal entries are messages in the log. If an action is interrupted by a crash before its journal
-   entry is durable, the caller does not receive a response.
+   because journal entries are messages in the log. If a crash interrupts an action before its journal entry
+   is durable, the caller does not receive a response.
 2. The body of a journal entry is a JSON object (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of
    the entry is the store time of the message. Journal entries have no keys, and are therefore not found by
    message searches.
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
     user     the name of the user, or "" if the interface requires no token
     host     the address of the caller
-    program  the program of the caller, by its User-Agent
+    program  the client program, according to its User-Agent header
     verb     the name of the operation
     about    the topic, group, timer, task or other object of the action, and its parameters
     reason   the reason that the caller gave, or ""

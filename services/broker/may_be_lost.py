@@ -1,4 +1,4 @@
-"""State that is not recorded in the log and is lost in a restart, with the reasons why this is safe.
+"""The state that is lost at a restart because it is not in the log, with the reasons why the loss is safe.
 
 All other state can be restored from the log. Each entry of `MAY_BE_LOST` has a test that sets the state,
 restarts the broker, and verifies that the state has been lost.

@@ -28,7 +28,7 @@ Rules
    before the step must be kept. If the clock is set back, the current period ends no later than PERIOD_MS
    after the step.
 7. If the table cannot be filled because a key index file is damaged, the damage is reported. The key index is
-   then also searched for each id, until all ids in the table were added after startup.
+   then also searched for each id, until the table contains only ids that were added after startup.
 
 Each send requires one probe of `broker.spine.recent_ids` and the hash of the id, which is also needed for the
 key index. A repeated send requires one log read per record with the same id, up to a maximum of
@@ -82,7 +82,7 @@ class Repeats:
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table of recent ids after the replay of the log, or raise OSError if the disk fails."""
+        """Fill the table of recent ids after the log has been replayed, or raise OSError if reading fails."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:

@@ -8,8 +8,8 @@ same id but different content is treated as a different message.
 A client may send a message more than once, and treats the last response as the result of the operation. An
 error response must therefore guarantee that none of the attempts has stored the message. For this reason, an
 error whose cause can change between attempts (disk space, clock, settings, or topics) is returned only if no
-previous attempt has stored the message. An illegal message is rejected immediately, because every attempt to
-send it was illegal.
+previous attempt has stored the message. An illegal message is rejected immediately, because no earlier
+attempt can have stored the message.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def report_startup_damage(
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damaged ranges above a retention cut, ignoring segments that are to be deleted."""
+    """Return the damaged ranges above a retention cut, excluding segments that are to be deleted."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 

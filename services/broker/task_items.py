@@ -1,17 +1,19 @@
-"""The items that tasks have changed, as messages in the broker's own topic `TW_SYS_TASK`.
+"""The items changed by tasks, which are stored as messages in the internal topic `TW_SYS_TASK`.
 
-    slice of a task -> its records, durable -> `add_items` -> ... -> the end of the task waits for the last
+    batch of a task -> its records are durable -> `add_items` -> ... -> last list is durable -> task ends
 
-1. A record has the items of one slice of a task, at most `limits.TASK_SLICE`. Its key is the id of the task.
-   The key index therefore finds the newest record of a task, and this record has the offset of the first.
-   The records of a task are between these two offsets, together with those of tasks that ran meanwhile.
-2. The body is JSON: the id and the kind of the task, the offset of its first record (null in that record),
-   and a list [topic, name, message id, verdict] for each item.
-3. The record of a slice follows the records of its changes. A crash may therefore lose the list of the last
-   slice, but not the list of an earlier slice.
-4. Retention deletes the records together with the segments that contain them.
+1. Each record lists the items of one batch of a task, which has at most `limits.TASK_SLICE` items. The key of
+   the record is the task id, so that the newest record of a task can be found through the key index. The
+   newest record contains the offset of the first record of the task. The records between these two offsets
+   belong to this task or to tasks that ran at the same time.
+2. The body of a record is a JSON object with the id and the kind of the task, the offset of the task's first
+   record (null in the first record itself), and a list of the form [topic, name, message id, verdict] for
+   each item.
+3. The record that lists a batch is appended after the records of the changes in the batch. A crash may
+   therefore lose the list of the last batch, but not the list of an earlier batch.
+4. The records are deleted by retention, together with the segments that contain them.
 
-Cost: a task appends about 100 bytes per item. A page examines at most `LOOKED_AT_MAX` records.
+Cost: a task appends about 100 bytes per item. A request for a page examines at most `LOOKED_AT_MAX` records.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from services.broker.spine.store import Store
 from tidewheel import property_names
 
 LOOKED_AT_MAX: Final = 1_000
-"""The maximum number of records that one page examines."""
+"""The maximum number of records that are examined for one page."""
 _QUEUE: Final = (TASK_TOPIC, 0)
 
 
 class TaskItem(NamedTuple):
-    """An item of a task, with its verdict or the code of the error that refused it.
+    """An item of a task, with the verdict, or with an error code if the operation was refused.
 
     topic       the topic of the timer or the message, or the original topic of the dead letter
     name        the timer key, or "queue:offset" of the message, or the offset of the dead letter
@@ -52,7 +54,7 @@ class TaskItem(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class DoneItem:
-    """An item with the time at which its slice was stored, in ms since 1970."""
+    """A task item, with the time at which its batch was stored, in milliseconds since 1970."""
 
     store_ms: int
     item: TaskItem
@@ -60,9 +62,10 @@ class DoneItem:
 
 @dataclass(slots=True, frozen=True)
 class ItemsPage:
-    """Items of a task, in the order of the task. `after` is the cursor of the next page, or None at the end.
+    """A page of the items of a task, in the order in which the task processed the items.
 
-    A cursor is the offset of a record, and the number of its items that earlier pages returned.
+    `after` is the cursor of the next page, or None on the last page. A cursor consists of the offset of a
+    record and the number of items in this record that were returned on earlier pages.
     """
 
     items: list[DoneItem]
@@ -70,7 +73,7 @@ class ItemsPage:
 
 
 class AddedItems(NamedTuple):
-    """The offset of the first record of a task, and the log offset that must be durable."""
+    """The offset of the first record of a task, and the offset up to which the log must be durable."""
 
     first: int
     durable_at: int
@@ -85,7 +88,10 @@ class TaskItems:
     def add_items(
         self, task_id: str, kind: str, first: int | None, items: Sequence[TaskItem], now_ms: int
     ) -> AddedItems:
-        """Append the items of a slice. `first` is the offset of the first record of the task, or None."""
+        """Append a record that lists a batch of items.
+
+        `first` is the offset of the first record of the task, or None if the task has no records yet.
+        """
         said = {"task": task_id, "kind": kind, "first": first, "items": items}
         record = Record(
             topic=TASK_TOPIC,
@@ -98,9 +104,10 @@ class TaskItems:
     def page(
         self, task_id: str, kind: str, after: tuple[int, int] | None, count_max: int
     ) -> ItemsPage | None:
-        """Return up to `count_max` items of a task, or None if the log has no items of it.
+        """Return up to `count_max` items of a task, or None if the log contains no items of the task.
 
-        Unreadable records are omitted. A page has fewer items if many records are of other tasks.
+        Unreadable records are omitted. A page contains fewer items if many of the records examined belong to
+        other tasks.
         """
         newest = self._find_newest(task_id, kind)
         if newest is None:
@@ -124,7 +131,7 @@ class TaskItems:
         return ItemsPage(found, None)
 
     def _find_newest(self, task_id: str, kind: str) -> Record | None:
-        """Return the newest readable record of a task, or None."""
+        """Return the newest readable record of a task, or None if there is no such record."""
         for offset in self._store.offsets_named(TASK_TOPIC, task_id, self._store.log.first_offset):
             try:
                 record = self._store.read(offset)

@@ -1,14 +1,13 @@
-"""Changes that operators make to topics (alter, purge, and delete), and the use of a topic before a change.
+"""Topic changes made by operators (alter, purge, and delete), and the use of a topic before a change.
 
-    verb      records, in one call                            refused while
-    alter     `TopicSet`, and with a retention `LogCut` of    messages of the old settings would be lost or
-              the queues that begin later because of it       reordered (`_check_type`, `_check_queues`,
-                                                              `_check_retention`)
-    purge     `LogCut` of the topic's queues                  messages are unfinished, unless `discard`
-    hold      `TopicHeld`                                     the topic's timers are held
+    verb      records appended by one call                    refused if
+    alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
+              messages that a new retention discards          (`_check_type`, `_check_queues`)
+    purge     `LogCut` for the queues of the topic            messages are unfinished and `discard` is false
+    hold      `TopicHeld`                                     the timers of the topic are already held
     release   `TopicReleased`                                 no timers of the topic are held
-    delete    the same, a `GroupLeft` per group, and last     timers, half messages, schedules use the topic;
-              `TopicDeleted`                                  messages are unfinished, unless `discard`
+    delete    `LogCut`, a `GroupLeft` for each group, and     timers, half messages, or schedules exist, or
+              finally `TopicDeleted`                          messages are unfinished and `discard` is false
 
 1. A message is unfinished as long as any consumer group that receives the topic has not finished it. If no
    consumer group receives the topic, every message counts as unfinished. The counts of unfinished messages
@@ -52,9 +51,9 @@ from services.broker.topic_retention import ExpiredMessages, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups; the queue of a message group depends on the number of queues."""
+"""The topic types with message groups, in which the number of queues determines the queue of a group."""
 _NAMES_MAX: Final = 10
-"""The maximum number of names that an error message lists."""
+"""The maximum number of names that are listed in an error message."""
 
 
 class GroupUse(NamedTuple):
@@ -75,7 +74,7 @@ class TopicUse(NamedTuple):
     messages: int
     timers: int
     held_timers: int
-    """The number of timers that are due and held back, which `timers` includes."""
+    """The number of due timers that are held. These timers are also counted in `timers`."""
     halves: int
     schedules: list[str]
     groups: list[GroupUse]
@@ -88,7 +87,7 @@ class TopicUse(NamedTuple):
 
 
 class TopicChange(NamedTuple):
-    """The result of a topic change, with the use of the topic before the change."""
+    """The result of a topic change, including the use of the topic before the change."""
 
     use: TopicUse
     topic: Topic
@@ -144,14 +143,14 @@ class TopicChanges:
         retention_ms: int | None = None,
         discard: bool = False,
     ) -> TopicChange:
-        """Change the type, the number of queues or the retention of a topic (ms, or 0 for none).
+        """Change the type, the number of queues, or the retention of a topic.
 
-        An argument of None leaves a setting unchanged. A retention discards the messages that are too old at
-        once, including unfinished messages if `discard` is true.
+        A setting is left unchanged if its argument is None. The retention is specified in milliseconds, and 0
+        disables topic retention. Messages that are older than a new retention are discarded immediately.
+        Unfinished messages are discarded only if `discard` is true.
 
-        A setting is left unchanged if its argument is None. Raise `TopicNotFound`, `IllegalTopic`,
-        `ClientMistake` if the change is never permitted, or `TopicInUse` if the change is not possible while
-        the topic is in use.
+        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never permitted, or
+        `TopicInUse` if the change is not possible while the topic is in use.
         """
         check_alterable(name)
         use = self.use(name)
@@ -186,9 +185,10 @@ class TopicChanges:
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
-        """Hold back the topic's timers from when they are due until `release`, whenever they were set.
+        """Hold the topic's timers when they become due, until `release` is called.
 
-        Raise `TopicNotFound`, `IllegalTopic`, or `HoldConflict` if the timers are held.
+        Timers are held regardless of when they were set. Raise `TopicNotFound`, `IllegalTopic`, or
+        `HoldConflict` if the timers are already held.
         """
         check_alterable(name)
         use = self.use(name)
@@ -200,10 +200,10 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def release(self, name: str, per_second: int, now_ms: int) -> TopicChange:
-        """Deliver the held timers of a topic, `per_second` of them each second, or at once if it is 0.
+        """Deliver up to `per_second` held timers of a topic per second, or all at once if `per_second` is 0.
 
-        A release that is under way gets a new pace. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`
-        for an impossible pace, or `HoldConflict` if no timers are held.
+        If a release is in progress, its rate is changed. Raise `TopicNotFound`, `IllegalTopic`,
+        `ClientMistake` if the rate is out of range, or `HoldConflict` if no timers are held.
         """
         check_alterable(name)
         if not 0 <= per_second <= limits.RELEASE_PER_SECOND_MAX:
@@ -218,7 +218,7 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
-        """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
+        """Delete a topic and its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         check_alterable(name)
         use = self.use(name)
         _check_waiting(use)
@@ -298,7 +298,7 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
 
 
 def _check_retention(retention_ms: int) -> None:
-    """Raise `ClientMistake` unless a topic can have this retention."""
+    """Raise `ClientMistake` if the retention is out of range."""
     least, most = limits.TOPIC_RETENTION_MS_MIN, limits.TOPIC_RETENTION_MS_MAX
     if retention_ms and not least <= retention_ms <= most:
         raise ClientMistake(
@@ -343,7 +343,7 @@ def _counted(count: int, noun: str, nouns: str = "") -> str:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """Return a text that lists the groups with unfinished messages."""
+    """Return a list of the groups with unfinished messages, for use in an error message."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"

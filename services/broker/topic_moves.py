@@ -1,19 +1,22 @@
-"""Moves messages from one topic to another, one by one, for a task of an operator (`live/move_tasks.py`).
+"""Moves of individual messages from one topic to another, for an operator's task (`live/move_tasks.py`).
 
-    unfinished message --copy--> target --the same turn--> finished by each group of the source
-                                                       or, without groups, the queue begins after it
+    unfinished message --copy--> target --same call--> finished for each group of the source topic
+                                                       (no groups: first offset of the queue advanced)
 
-1. A message is moved if a group of the source has not finished it, or if no group receives the source. Each
-   group of the target then receives the copy, also a group that had finished the message in the source.
-2. The copy has the id, the keys, the tag and the properties of the message. `TW_REDRIVE_OF` has the topic,
-   the queue and the offset of the message, and `TW_ORIGIN_TOPIC` its first topic.
-3. The copy precedes the end of the message in the log. A crash may keep only the copy. The next move then
-   finds the copy by its id and `TW_REDRIVE_OF`, and does not make another.
-4. A message that a consumer has is not moved (`LEASED`), nor is a later message of its message group.
-   Messages of a message group are moved in their order into one queue.
+1. A message is moved if a group that receives the source topic has not finished it, or if no group receives
+   the source topic. Every group that receives the target topic then receives the copy, even if the group had
+   finished the message in the source topic.
+2. The copy has the same id, keys, tag, and properties as the message. The property `TW_REDRIVE_OF` contains
+   the topic, queue, and offset of the message, and `TW_ORIGIN_TOPIC` contains the name of its original topic.
+3. The copy is appended to the log before the record that finishes the message. After a crash, the log may
+   therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
+   and does not append a second copy.
+4. A message is not moved if it is leased to a consumer, or if a message of the same message group is leased
+   (`LEASED`). The messages of a message group are moved in order to a single queue.
 
-Cost: a look-up in the key index, a read and an append for each message. Weak spot: a copy is not found if the
-message has no id, or if more than `SAME_ID_READ_MAX` later messages of the target have the id.
+Cost: each move requires a key index lookup, a record read, and an append. Weak spot: an existing copy is not
+found if the message has no id, or if the target topic contains more than `SAME_ID_READ_MAX` later messages
+with the same id.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ LEASED: Final = "LEASED"
 FINISHED: Final = "FINISHED"
 UNREADABLE: Final = "UNREADABLE"
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
-"""The types of topics whose messages have a place of their own, which a move would lose."""
+"""The topic types whose messages cannot be moved, because a move would lose their lite topic or priority."""
 
 
 class MovableMessage(NamedTuple):
@@ -56,7 +59,10 @@ class MovableMessage(NamedTuple):
 
 
 class MovePage(NamedTuple):
-    """Unfinished messages of a queue by offset. `after` is the next offset to read, or None at the end."""
+    """A page of unfinished messages in a queue, sorted by offset.
+
+    `after` is the next offset to read, or None on the last page.
+    """
 
     messages: list[MovableMessage]
     after: int | None
@@ -70,7 +76,7 @@ class MoveResult(NamedTuple):
 
 
 class TopicMoves:
-    """Moves of messages between topics."""
+    """Operations that move messages between topics."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
@@ -79,7 +85,7 @@ class TopicMoves:
         self._reading, self._housekeeping = reading, housekeeping
 
     def check(self, source: str, target: str, *, is_filtered: bool) -> None:
-        """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` or `TopicInUse` if nothing can be moved."""
+        """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`, or `TopicInUse` if a move is impossible."""
         for name in (source, target):
             check_alterable(name)
             if self._topics.get(name).message_type in _APART:
@@ -93,9 +99,10 @@ class TopicMoves:
             self._check_groups(source)
 
     def read_page(self, source: str, queue_id: int, first: int, end_offset: int, count_max: int) -> MovePage:
-        """Return unfinished messages of a queue from `first` on that were stored below a log offset.
+        """Return unfinished messages of a queue, starting at the queue offset `first`.
 
-        The page has up to `count_max` messages, or fewer if they are large. Raise `StoreDamaged`.
+        Messages at or above the log offset `end_offset` are excluded. The page contains up to `count_max`
+        messages, or fewer if the messages are large. Raise `StoreDamaged` if the queue is damaged.
         """
         queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[MovableMessage](), 0
         offset = max(first, queue.min_offset)
@@ -115,7 +122,9 @@ class TopicMoves:
     def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> MoveResult:
         """Move a message to the end of a queue of `target`, if it is unfinished and no consumer has it.
 
-        Raise `DiskFull`, `TopicNotFound`, `TopicInUse` or `MessageTypeConflict`.
+        Raise `DiskFull` if new messages are refused, `TopicNotFound` if a topic does not exist, `TopicInUse`
+        if earlier messages must be moved first, or `MessageTypeConflict` if the target does not accept the
+        message.
         """
         self._housekeeping.refuse_new()
         topic, queue = self._topics.get(target), self._store.dispatch.look(source, queue_id)
@@ -149,7 +158,7 @@ class TopicMoves:
         return MoveResult(MOVED, durable_at)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
-        """Append the copy of a message, and return the log offset that must become durable."""
+        """Append a copy of a message, and return the offset up to which the log must be durable."""
         first_topic = properties.value_of(record.properties, property_names.ORIGIN_TOPIC) or record.topic
         marks = {property_names.REDRIVE_OF: place, property_names.ORIGIN_TOPIC: first_topic}
         if first_topic == topic.name:
@@ -159,7 +168,7 @@ class TopicMoves:
         return self._store.append(copy, now_ms).end_offset
 
     def _is_copied(self, record: Record, target: str, place: str) -> bool:
-        """Return whether an interrupted move has left a durable copy of a message."""
+        """Return whether a durable copy of a message exists because of an interrupted move."""
         message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
         if not message_id:
             return False
@@ -173,13 +182,16 @@ class TopicMoves:
         return False
 
     def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
-        """Return the first offset from `offset` on that a group has not finished, or that is in the queue."""
+        """Return the first offset at or above `offset` that a group has not finished.
+
+        If there are no groups, every offset in the queue counts as unfinished.
+        """
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [self._groups.peek_in_flight(key).offsets.open_from(offset) for key in keys]
         return min(opened, default=max(offset, queue.min_offset))
 
     def _check_groups(self, source: str) -> None:
-        """Raise `TopicInUse` if no group receives a topic, whose messages can then only be moved in order."""
+        """Raise `TopicInUse` if no group receives the topic, so that its messages must be moved in order."""
         if not self._groups.groups_of(source):
             raise TopicInUse(
                 f"No group receives {source!r}, so its messages are moved from the oldest on, all of them: "
@@ -187,7 +199,7 @@ class TopicMoves:
             )
 
     def _check_prefix(self, source: str, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Raise `TopicInUse` if readable messages are below an offset at which a queue would begin."""
+        """Raise `TopicInUse` if the move would discard readable messages below `queue_offset`."""
         offset = queue.min_offset
         while offset < queue_offset:
             entry = queue.entry(offset)
@@ -197,7 +209,7 @@ class TopicMoves:
 
 
 def _check_type(topic: Topic, message_group: str) -> None:
-    """Raise `MessageTypeConflict` if a topic does not take messages with, or without, a message group."""
+    """Raise `MessageTypeConflict` if the topic type does not match the presence of a message group."""
     name, taken = topic.name, topic.message_type
     if taken is not MessageType.MIXED and (taken is MessageType.FIFO) != bool(message_group):
         which = f"of the message group {message_group!r}" if message_group else "of no message group"

@@ -1,17 +1,18 @@
-"""Topics with a retention of their own: their queues begin at the first message that is young enough.
+"""Topic-specific retention, which advances the first offset of each queue past the expired messages.
 
-    `begin` (each `housekeeping_ms`) -> some queues -> `LogCut` of those that begin later -> next tick -> ...
+    `begin` (every `housekeeping_ms`) -> batch of queues -> `LogCut` of expired messages -> next tick -> ...
 
-1. The log is shared, so a topic with a shorter retention than the log does not free the disk. Its older
-   messages are no longer delivered, like those of a purge, and can still be found by id until the retention
-   of the log deletes their segments. A retention longer than that of the log has no effect.
-2. The age of a message is counted from its store time. A message is discarded within `housekeeping_ms` after
-   it has reached the age, and no message is discarded earlier.
-3. Groups do not hold messages back. The number of messages that a group had not finished is in the record of
-   the cut, and is counted as missed (`services.broker.groups.missed_messages`).
+1. The log is shared by all topics, so that a topic retention shorter than the log retention does not free
+   disk space. Like purged messages, expired messages are no longer delivered, but can be found by id until
+   log retention deletes their segments. A topic retention longer than the log retention has no effect.
+2. The age of a message is measured from its store time. A message is discarded within `housekeeping_ms`
+   milliseconds after it exceeds the retention, and never earlier.
+3. Messages expire even if consumer groups have not finished them. The cut record contains the number of
+   messages that each group had not finished, and these messages are counted as missed
+   (`services.broker.groups.missed_messages`).
 
-Cost: one record is read for each queue of such a topic, and another 20 if the queue begins later. A tick
-checks `QUEUES_MAX` queues.
+Cost: one record is read for each queue of a topic with a retention, and about 20 more records if messages
+have expired. Each tick checks up to `QUEUES_MAX` queues.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from services.broker.spine.topics import Topics
 from services.broker.spine.values import Topic
 
 QUEUES_MAX: Final = 10
-"""The maximum number of queues that one tick checks."""
+"""The maximum number of queues that are checked in one tick."""
 
 
 class ExpiredMessages(NamedTuple):
@@ -51,7 +52,7 @@ class QueueAdvance(NamedTuple):
 
 
 class TopicRetention:
-    """The retention of topics. The retention of the log is in `services.broker.housekeeping`."""
+    """The retention of topics. The retention of the log is implemented in `services.broker.housekeeping`."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
@@ -62,11 +63,11 @@ class TopicRetention:
 
     @property
     def has_more(self) -> bool:
-        """Whether queues remain to be checked."""
+        """Whether some queues have not been checked yet."""
         return bool(self._remaining)
 
     def begin(self) -> None:
-        """Check the queues of all topics with a retention, unless a check is in progress."""
+        """Begin a check of all topics with a retention, unless a check is already in progress."""
         if self._remaining:
             return
         for name in self._topics.with_retention:
@@ -79,7 +80,7 @@ class TopicRetention:
         rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
-            if name in self._topics.with_retention:  # a topic may be altered or deleted meanwhile
+            if name in self._topics.with_retention:  # The topic may have changed.
                 rises += self._rises(self._topics.get(name), [queue_id], now_ms)
         self.cut(rises, now_ms)
 

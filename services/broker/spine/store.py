@@ -104,7 +104,8 @@ class Store:
 
         If `is_alone` is true, bytes after the record are not read.
 
-        Report and raise `StoreDamaged` if the record is unreadable, or raise OSError if the disk fails.
+        Report and raise `StoreDamaged` if the record is unreadable, or raise OSError if a disk operation
+        fails.
         """
         try:
             return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)

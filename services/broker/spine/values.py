@@ -353,7 +353,7 @@ class TimersJob(Protocol):
     """A job that reads timers ahead or repairs damaged timer files in a worker."""
 
     def run(self, disk: Disk) -> None:
-        """Run the job, or raise OSError if the disk fails."""
+        """Run the job, or raise OSError if a disk operation fails."""
 
 
 @dataclass(slots=True, frozen=True)
