@@ -1,1 +1,1 @@
-"""Half messages of transactions, including check-backs, outcomes, and views for operators."""
+"""Half messages, including transaction check-backs, transaction outcomes, and views for operators."""

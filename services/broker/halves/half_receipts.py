@@ -2,9 +2,9 @@
 
 A half message is not stored if a half message with the same topic, message id, and content was stored within
 the last `dedupe_ms` milliseconds. Instead, the sender receives the receipt of the half message that is
-already stored. Each row contains the offset of a half message, from which the receipt is computed when it is
-needed. When a half message is stored, a few of the oldest rows are removed if they have expired or if the
-table is full. The limits are defined in `commitlog.applied_limits`. The rows are kept in insertion order
+already stored. Each row contains the offset of a half message. The receipt is computed from this offset when
+needed. Each time a half message is stored, a few of the oldest rows are removed if the rows have expired or
+the table is full. The limits are defined in `commitlog.applied_limits`. The rows are kept in insertion order
 (`commitlog.table`).
 """
 

@@ -42,8 +42,8 @@ class HalfViews:
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Examine up to `HALVES_LOOKED_AT_ONCE` half messages, and return up to `count_max` matches.
 
-        The attribute `after` of the result is the cursor for the next call, even if no half message matched,
-        or None if there are no more half messages.
+        In the result, `after` is the cursor for the next call, even if no half message matched. If there are
+        no more half messages to examine, `after` is None.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1

@@ -1,4 +1,4 @@
-"""Half messages, which are committed, rolled back, or expired after too many check-backs.
+"""Half messages, which are committed, rolled back, or expired after too many transaction check-backs.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
@@ -110,7 +110,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Apply a fact about a half message, such as its storage, a check-back, or its outcome."""
+        """Apply a fact about a half message, such as its creation, a check-back, or its outcome."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -129,7 +129,7 @@ class Transactions:
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
         """Open half messages that have become durable, and schedule their first check-backs.
 
-        If the limit is exceeded, the oldest durable outcomes are removed from memory.
+        If the number of outcomes in memory exceeds the limit, the oldest durable outcomes are removed.
         """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
@@ -239,7 +239,7 @@ class Transactions:
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the check-back for a half message that is due, or None if the half message has ended.
+        """Return the transaction check-back that is due for a half message, or None if the message has ended.
 
         The result is also None if `read_due` must first read the half message from the log.
         """
@@ -256,10 +256,10 @@ class Transactions:
         return bool(self._to_read) and not self._store.has_flush_backlog
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Expire half messages that have no check-backs left, and return check-backs for the others.
+        """Expire half messages whose check-backs are exhausted, and return check-backs for the others.
 
-        The half message must be read from the log when it expires, because the expiry record contains the
-        message id. A call reads at most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
+        An expiring half message must be read from the log, because the expiry record contains the message id.
+        Each call reads approximately `CHECKS_READ_PER_TICK_BYTES_MAX` bytes or less.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -331,9 +331,9 @@ class Transactions:
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back by counting it and scheduling the next check-back if a producer was asked.
 
-        If no producer was asked, a check-back that is due is postponed until a producer is available. If no
-        producer was asked in a manual check-back before the due time, the time of the next check-back does
-        not change.
+        If a producer was contacted, the check-back is counted and the next check-back is scheduled.
+        Otherwise, a check-back that is due is postponed until a producer is available, whereas a manual
+        check-back before the due time does not change the time of the next check-back.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -364,7 +364,7 @@ class Transactions:
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
 
-        Half messages that are waiting for a producer expire if the new policy allows no more check-backs.
+        Half messages that are waiting for a producer expire if the new policy allows no further check-backs.
         Raise `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
@@ -394,7 +394,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """Process an event of `txn.states`, which ends the half message or is rejected.
+        """Process a `txn.states` event, which either ends the half message or is rejected.
 
         If the half message has expired, the rejected request is recorded.
         """
@@ -415,7 +415,7 @@ class Transactions:
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return the error that describes the outcome of a transaction and how to resolve an expired one."""
+        """Return an error with the transaction's outcome, and instructions if the transaction has expired."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (

@@ -1,1 +1,1 @@
-"""Recurring messages, with cron lines, occurrences, and missed runs."""
+"""Recurring messages, including cron line parsing, occurrences, and the handling of missed runs."""

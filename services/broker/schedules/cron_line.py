@@ -153,7 +153,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _parse_number(self, word: str) -> int:
-        """Return the value of a number or name, or raise ValueError if it is illegal."""
+        """Return the numeric value of a number or name, or raise ValueError if it is illegal."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):

@@ -7,10 +7,11 @@ The missed runs that are not dropped are sent in order, oldest first.
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs, so the missed runs are never enumerated
-completely. The cost of a decision is measured in calendar searches, which take about 25 us each
-(`count_searches`). The policy `once` uses a binary search, which takes about 45 calendar searches. The policy
-`all` takes about 5 calendar searches for each run that is sent, or up to 40 if the runs occur in bursts.
+A schedule that runs every second may have missed several years of runs. For this reason, the missed runs are
+never enumerated completely. The cost of a decision is measured in calendar searches, which take about 25 us
+each (`count_searches`). The policy `once` uses a binary search, which takes about 45 calendar searches. The
+policy `all` takes about 5 calendar searches for each run that is sent, or up to 40 if the runs occur in
+bursts.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Return a time that precedes only the newest `missed_max` runs.
+    """Return the time before the newest `missed_max` runs and after all older runs.
 
     The size of a window that ends at `until_ms` is doubled until the window contains more than `missed_max`
     runs. If the runs occur in bursts and the window contains far too many runs, its start is determined by a

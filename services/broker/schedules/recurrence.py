@@ -11,16 +11,17 @@ wrong results for time zones with clock changes. For example, APScheduler 3.11 s
 
 A clock change of more than three hours is considered to be a correction, and the new time takes effect
 immediately. If a job matches several skipped minutes, Vixie cron runs the job once for each of these minutes.
-Here, a cron line that matches several skipped times has only one occurrence, at the time of the clock change.
+In Tidewheel, a cron line that matches several skipped times has only one occurrence, at the time of the clock
+change.
 
-The computation of occurrences does not read a clock. A search covers a period of
-`limits.SCHEDULE_SEARCH_MS`, which is long enough to find 29 February around the year 2100. A cron line that
-has no occurrence in this period is treated as if it never occurred. The computation of an occurrence takes 20
-to 100 us, or up to 6 ms if the occurrence is years ahead.
+The computation of occurrences does not read a clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`,
+which is long enough to find 29 February around the year 2100. A cron line that has no occurrence in this
+period is considered to have no occurrences at all. The computation of an occurrence takes 20 to 100 us, or up
+to 6 ms if the occurrence is years ahead.
 
 Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
 `0 9 */31 3 sun`. Schedules with such a cron line are rejected. A search does not find two clock changes that
-cancel each other within one week, but no time zone has such changes.
+cancel each other out within one week, but no time zone has such changes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class MissedRunPolicy(Enum):
 class ScheduleState(Enum):
     """The state of a schedule.
 
-    In the state ENDED, no runs are left; in the state FAULTY, the next run cannot be computed.
+    In the state ENDED, the schedule has no further runs. In the state FAULTY, the next run cannot be
+    computed.
     """
 
     ACTIVE = "ACTIVE"
@@ -206,7 +207,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON-serializable values, omitting values that are equal to the default."""
+    """Return a schedule as JSON-serializable values, omitting values that are equal to their defaults."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),

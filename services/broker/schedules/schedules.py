@@ -1,4 +1,4 @@
-"""Recurring messages, where the next occurrence of each schedule has a timer in a timing wheel.
+"""Recurring messages, which are sent when the timer for the next occurrence of their schedule fires.
 
 Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>` and
 the properties `TW_SCHEDULE` (the name of the schedule) and `TW_OCCURRENCE_MS` (the time of the occurrence).
@@ -29,8 +29,8 @@ Cost: each occurrence requires one calendar search and one record of approximate
 and all templates are kept in memory. A decision about missed runs requires many calendar searches
 (`services.broker.schedules.missed`). The number of calendar searches per tick is limited.
 
-Weak spot: the time zone data is that of the host. If the time zone data is updated, or if the broker is moved
-to another host, future occurrences are computed again from the cursor, and a run may then be skipped or
+Weak spot: the time zone data is provided by the host. If the time zone data is updated, or if the broker is
+moved to another host, future occurrences are computed again from the cursor, and a run may then be skipped or
 repeated in terms of local time.
 """
 
@@ -130,7 +130,7 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Return up to `count_max` schedules with names after `after`, sorted by name.
+        """Return up to `count_max` schedules whose names follow `after`, sorted by name.
 
         Each schedule is returned with its next occurrence.
         """
@@ -178,7 +178,7 @@ class Schedules:
     def resume(self, name: str, now_ms: int) -> ScheduleView:
         """Resume a schedule, or raise `ScheduleNotFound` if the schedule does not exist.
 
-        Occurrences before `now_ms` are not sent afterwards.
+        Occurrences before `now_ms` are not sent later.
         """
         one = self._find_schedule(name)
         if not one.is_paused:
@@ -249,7 +249,7 @@ class Schedules:
                 thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
             )
 
-    # Decisions.
+    # The methods below decide whether a run is sent.
 
     def _from_ms(self, schedule: Schedule, now_ms: int) -> int:
         known = self._by_name.get(schedule.name)
@@ -273,13 +273,13 @@ class Schedules:
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and the policy has not been applied to the run yet."""
+        """Return whether a run was missed and the missed-run policy has not yet been applied to the run."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Reserve the calendar searches for a decision, or return False if the limit per tick is reached.
+        """Reserve the calendar searches for a decision, or return False if the limit per tick is exceeded.
 
-        The first decision in a tick is always permitted.
+        The first reservation in a tick always succeeds.
         """
         searches = missed.count_searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
@@ -288,9 +288,9 @@ class Schedules:
         return True
 
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the run that is due.
+        """Return whether to send the run that is due, as determined by the missed-run policy.
 
-        If the result is False, record that runs were dropped.
+        If the run must not be sent, append a record of the runs that were dropped.
         """
         if not self._is_late(one, due_ms, now_ms):
             return True
@@ -310,7 +310,7 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append the record of a change, which is applied immediately."""
+        """Append a record of a change to a schedule. The change is applied immediately."""
         self._store.append(record_of(fact), now_ms)
 
     def _schedule_next_run(self, one: _ScheduleProgress) -> None:
@@ -319,7 +319,7 @@ class Schedules:
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
 
-    # Effects of records.
+    # The methods below apply the effects of records.
 
     def _forget_spent(self, store_ms: int) -> None:
         """Remove the expired cursors of deleted schedules, starting with the oldest."""
@@ -381,7 +381,7 @@ class Schedules:
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
-    # Views.
+    # The methods below return views of schedules.
 
     def _find_schedule(self, name: str) -> _ScheduleProgress:
         one = self._by_name.get(name)
@@ -425,7 +425,7 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return occurrences of a schedule that is not stored.
+    """Return up to `count` occurrences of a schedule without storing the schedule.
 
     The occurrences begin at the start of the schedule, even if it is in the past, or at `now_ms` if there is
     no start.
