@@ -13,8 +13,8 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
 
 A rule is stored as a list of the form [user, kind, pattern, verb, effect] (`services.auth.rights`). The key
 of a rule consists of all members except `effect`. The member `sealed` contains a secret that is encrypted
-with a key stored outside the log (`services.auth.vault`). The key is never available to the core. The member
-`digest` contains the hash of a token (`services.auth.tokens`).
+with a key stored outside the log (`services.auth.vault`). The encryption key is never available to the core.
+The member `digest` contains the hash of a token (`services.auth.tokens`).
 
 A change takes effect when its record is appended, so that a revocation is not delayed by the disk. Changes to
 users, rules, and tokens are accepted even if the disk is almost full.
@@ -253,7 +253,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove all tokens of a user, or only the tokens that have expired at `at_ms` if it is given."""
+        """Remove the tokens of a user. If `at_ms` is given, remove only tokens that had expired by then."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

@@ -11,7 +11,7 @@
 its facts, and its index keys. Recovery and followers create an `Appended` from each record that they read
 (`appended_of`).
 
-Cost: each send creates a draft and an `Appended`, both of which are tuples, in 0.4 us.
+Cost: it takes 0.4 us per send to create the draft and the `Appended`, both of which are tuples.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ Draft = Record | AppliedRecord | NewMessage | EncodedBatch
 class Appended(NamedTuple):
     """An appended record, or all records of a batch of copies.
 
-    offset, end_offset   its log offset, and the log offset after it (bytes)
-    queue_offset         its offset in its queue, or 0 without a queue
-    store_ms             its store time, in ms since 1970
-    facts                its facts, for the parts
-    stored               the record, or its bytes, or b"" for a run
-    queue                (topic, queue id), or None without a queue and for a run
-    entries              its queue entries, one except for inner batches
-    is_sent              whether a client's send wrote the record
-    id_digest            the digest of its message id, or b""
-    names, topic         its keys for look-ups, and its real topic
+    offset, end_offset   the log offsets of the start and the end of the record, in bytes
+    queue_offset         the offset of the record in its queue, or 0 if it does not belong to a queue
+    store_ms             the store time of the record, in milliseconds since 1970
+    facts                the facts that are applied to the parts
+    stored               the record or its encoded bytes, or b"" for a batch of copies
+    queue                (topic, queue id), or None for a batch of copies or a record without a queue
+    entries              the encoded queue entries, of which there is only one except for inner batches
+    is_sent              whether the record was written by a client's send
+    id_digest            the digest of the message id, or b""
+    names, topic         the lookup keys of the record, and its real topic
     """
 
     offset: int
@@ -94,7 +94,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return the `Appended` for a record that is already in the log."""
+    """Return an `Appended` for a record that is already in the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

@@ -1,6 +1,6 @@
 """Batches of encoded records, which are appended when many timers are due at the same time.
 
-A copy is a record in stored form, except for the fields that are set by `commitlog.bulk`. In addition to the
+A copy is an encoded record in which some fields have not yet been set by `commitlog.bulk`. In addition to the
 encoded bytes, the columns contain the queue, the tag, and the name hashes of each record, and the offset and
 due time of the timer. As a result, a batch of copies has a single columnar fact, `TimersDelivered`, instead
 of one `TimerEnded` per record.
@@ -47,7 +47,7 @@ class EncodedBatch:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """The name hashes of each record for the key index, in shape (records, names), padded with `NO_HASH`."""
+    """The name hashes for the key index, as an array of shape (records, names) padded with `NO_HASH`."""
     due_ms: Integers
     """The due times of the timers, in ms since 1970."""
     ended: Integers
@@ -91,7 +91,7 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact for a batch of copies in a segment, with the store time and the log and queue offsets."""
+    """The fact that a batch of copies was appended to a segment, with the store time and the offsets."""
 
     copies: EncodedBatch
     physical_offsets: Integers

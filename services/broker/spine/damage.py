@@ -9,21 +9,22 @@
    `StoreDamaged` or skip a record without losing the report. Within `services/broker`, the log, indexes, and
    partitions are read only by the functions in the diagram. The test
    tests/unit/services/broker/spine/test_damage.py verifies this rule by parsing the source code.
-2. Each damaged place is counted only once. Files are identified by part and path, and log records by offset.
-   When a damaged file has been repaired, its entry is replaced with the result of the repair, which is also
-   reported (`report_repair`).
+2. Each damaged location is counted only once. Files are identified by part and path, and log records by
+   offset. When a damaged file has been repaired, its entry is replaced with the result of the repair, which
+   is also reported (`report_repair`).
 3. A gap in a queue is reported, unless it is explained by known damage to the log after the entry that
    precedes the gap. If the gap were not reported, the loss would go unnoticed, because consumer groups skip
-   the lost message, and later recoveries read the log only from a newer snapshot on. A gap at the beginning
-   of a queue is explained by any known damage before the gap. A search by tag stops at a gap, because the tag
-   of the lost message is unknown. Consumer groups skip gaps only in `Groups.skip_gap`, which reports the gap.
-4. The list contains at most DAMAGE_KEPT_MAX damaged places, and one entry that indicates an overflow. After
-   an overflow, unreadable records are only counted in `unreadable_records`.
+   the lost message, and later recoveries read only the part of the log after a newer snapshot. A gap at the
+   beginning of a queue is explained by any known damage before the gap. A search by tag stops at a gap,
+   because the tag of the lost message is unknown. Consumer groups skip gaps only in `Groups.skip_gap`, which
+   reports the gap.
+4. The list contains at most DAMAGE_KEPT_MAX damaged locations, and one entry that indicates an overflow.
+   After an overflow, unreadable records are only counted in `unreadable_records`.
 
-A listener is first called for all known entries, and then for each new entry as soon as the damage is found.
-The list has no cost as long as the store is undamaged. Weak spot: damage that is found by a worker thread (in
-a checkpoint, background check, or `explain`) is reported only when the result of the worker is passed to the
-event loop.
+A new listener is called once for each existing entry, and then for each further entry as soon as the damage
+is found. The list incurs no cost as long as the store is undamaged. Weak spot: damage that is found by a
+worker thread (in a checkpoint, background check, or `explain`) is reported only when the result of the worker
+is passed to the event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _FULL: Final = DamagedPart(
 
 
 class DamageList:
-    """The damaged places of a store in the order in which they were found."""
+    """The damaged locations of a store, in the order in which the damage was found."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -68,7 +69,7 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each known damaged place, and for each damaged place that is found later."""
+        """Call `listener` for each known damaged location, and for each location that is found later."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
@@ -76,7 +77,7 @@ class DamageList:
     def report(self, found: DamagedPart, place: Hashable = None) -> None:
         """Report damage, unless its place is already known.
 
-        If `place` is not given, `found` itself identifies the place.
+        If `place` is not given, the location is identified by `found`.
         """
         place = place or found
         if place not in self._places:

@@ -8,10 +8,10 @@ The leader and its epoch are determined by the shared log. The following rules a
 2. Each flush belongs to a single epoch, which is passed to the sink (`commitlog.sink`). Records of an older
    epoch either become durable before the new epoch begins, or are discarded together with the core that
    appended them. Records are never flushed as part of a newer epoch.
-3. Receipt handles contain the epoch, unless the epoch is 0 (`consumequeue.receipts`). If the epoch in a
-   receipt handle is newer than the epoch of the node, the node is no longer the leader. A receipt handle with
+3. Receipt handles contain the epoch, unless the epoch is 0 (`consumequeue.receipts`). If a receipt handle
+   contains a newer epoch than the epoch of the node, the node is no longer the leader. A receipt handle with
    an older epoch, or without an epoch, is valid until its lease expires. Recall handles and transaction ids
-   do not contain an epoch, because they only identify a message.
+   do not contain an epoch, because they identify only a message.
 
 The body of a `TW_SYS_EPOCH` record is a JSON object with the members "epoch", "node" (the leader of the
 epoch), and "version" (the finalized version; see `sharedlog.versions`). The "version" determines the rules by

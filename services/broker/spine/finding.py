@@ -1,4 +1,4 @@
-"""Lookup of messages by key or message id, with candidates from the index that are verified in the log.
+"""Lookup of messages by key or message id, in which candidates from the index are verified in the log.
 
 A lookup returns all records that have the given key. For a delayed message, these records are the timer and
 its delivery. For a transactional message, these records are the half message and its commit.
@@ -22,7 +22,7 @@ from services.broker.spine.values import Delivery
 
 
 class FoundMessages(NamedTuple):
-    """The messages that were found.
+    """The result of a message lookup.
 
     `is_cut` is true if further matches were omitted because of the total size of the messages.
     """
@@ -70,7 +70,7 @@ class MessageLookup:
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return the (log offset, queue offset) of the last `count` entries of a queue, oldest first."""
+        """Return (log offset, queue offset) pairs for the last `count` entries of a queue, oldest first."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
@@ -86,20 +86,20 @@ class MessageLookup:
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after `store_ms`, or the end offset of the queue.
+        """Return the offset of the first message stored at or after `store_ms`, or the queue's end offset.
 
-        `store_ms` is in milliseconds since 1970.
+        `store_ms` is a time in milliseconds since 1970.
         """
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the result of the timer operation in a message, or "" if there is no timer operation."""
+        """Return the result of a message's timer operation, or "" if the message has no timer operation."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record that ended a timer, or None if the record is deleted or damaged."""
+        """Return the durable record that ended a timer, or None if the record was deleted or is damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

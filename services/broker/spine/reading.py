@@ -2,8 +2,8 @@
 
 The first time that an entry of a queue file is read, the entire file is read and verified. A call that reads
 from several queues reads queue files with a total size of up to `QUEUE_FILES_COMPARED_BYTES`, but always at
-least one file. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`).
-Because each queue file is read in full only once, repeated calls eventually complete the read.
+least one file. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`). Each
+queue file is read in full only once, so that repeated calls eventually complete the operation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
-    """The messages that were read.
+    """The result of reading from several queues.
 
     `is_unfinished` is true if the call must be repeated to read further queue files.
     """
@@ -59,7 +59,7 @@ class _FileReadBudget:
         self.is_exhausted = False
 
     def reserve_file(self, whole_bytes: int) -> None:
-        """Count a file before it is read, or raise `_ReadLimitError` if the limit would be exceeded."""
+        """Add the size of a file to the total, or raise `_ReadLimitError` if the limit would be exceeded."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.is_exhausted = True
             raise _ReadLimitError
@@ -92,7 +92,7 @@ class MessageReader:
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of the first entries together, stopping at the first record that is too far away.
+        """Read the records of adjacent entries at once, up to the first record that is too far away.
 
         The entries must be in log order. Return a dictionary that maps log offsets to records, or to None if
         the record must be read with `record`.
@@ -126,7 +126,7 @@ class MessageReader:
         return ArrivedMessages(shown, reads.is_exhausted)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after `store_ms`, or the end of the queue.
+        """Return the offset of the first message stored at or after `store_ms`, or the queue's end offset.
 
         The offset is found by a binary search with one record read per probe, because store times never
         decrease. The probes do not verify the CRC of the queue file, so the result and the preceding entry
@@ -150,7 +150,7 @@ class MessageReader:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message at or above `queue_offset`, or None."""
+        """Return the store time of the first readable message at or above `queue_offset`, if any."""
         queue = self._store.dispatch.look(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -215,5 +215,5 @@ def to_readable_record(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the delivered body, or the size of the decompressed data if it is larger."""
+    """Return the size of the delivered body, or the size of the decompressed body if that is larger."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

@@ -1,10 +1,10 @@
 """A table of recent message ids with the log offsets of the corresponding messages.
 
-    put --> newest: a dictionary, some NEWEST_COUNT ids --all at once, as columns--> table
-                                                     startup: columns of the key index --^
+    put --> `newest` (a dictionary of about NEWEST_COUNT ids) --batch of columns--> table
+                                                   columns of the key index (startup) --^
 
-    64-bit hash of (topic, id)   tag: the high 24 bits; bucket: the bits from FIRST_BIT on, as many as the
-                                 table has bits; the 14th and later are also the low bits of the tag
+    64-bit hash of (topic, id)   the tag is the high 24 bits; the bucket number starts at bit 27 and
+                                 overlaps the low bits of the tag if the table has more than 2^13 buckets
     bucket                       four slots of 64 bits
     slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
                                  slot nor any later slot of the bucket has been used
@@ -109,7 +109,7 @@ class RecentIds:
 
     @property
     def since_offset(self) -> int:
-        """The log offset at or above which ids are live."""
+        """The log offset at or above which the ids of records are live."""
         return self._origin + (self._since >> _TAG_BITS)
 
     @property
@@ -123,7 +123,10 @@ class RecentIds:
         self.is_incomplete = self._incomplete_below > self.since_offset
 
     def may_hold(self, id_digest: bytes) -> bool:
-        """Return whether an id may be known. False positives are rare, and false negatives do not occur."""
+        """Return whether the table may contain a message id.
+
+        False positives are rare, and false negatives do not occur.
+        """
         if id_digest in self.newest:
             return True
         id_hash = _int_of(id_digest, "little")

@@ -1,10 +1,10 @@
 """Comparison of a message with a stored record, in order to detect repeated sends.
 
-Two messages are compared by meaning rather than byte by byte. They are the same if their topics, bodies,
-compression flags, and properties are equal. The properties are compared as dictionaries, which contain the
-user properties, id, tag, keys and key lengths, message group, priority, and lite topic. The bytes of equal
-messages may differ, because protobuf serializes a map in an order that depends on a per-process seed, and the
-order of the properties therefore changes with each restart or takeover.
+Two messages are compared by meaning rather than byte by byte. Two messages are considered the same if their
+topics, bodies, compression flags, and properties are equal. The properties are compared as dictionaries,
+which contain the user properties, id, tag, keys and key lengths, message group, priority, and lite topic. The
+bytes of equal messages may differ, because protobuf serializes a map in an order that depends on a
+per-process seed, and the order of the properties therefore changes with each restart or takeover.
 
 Rules
 1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
@@ -21,8 +21,9 @@ sides. These
 4. Records that the broker derives from a message are not considered to be attempts to send the message
    (`is_sent`): timer deliveries, commits, redriven dead letters, and runs of schedules.
 
-The cost is one comparison of bytes if the properties are in the same order. Otherwise, both sides must be
-parsed, which takes about 2 us. A message with a new id is never compared with a record.
+Cost: if the properties are in the same order, a comparison of two messages requires only one comparison of
+bytes. Otherwise, both sides must be parsed, which takes about 2 us. A message with a new id is never compared
+with a record.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Delayed messages use the timing wheel in `timers.NearTimers`. An internal timer is represented by an integer,
 which is the subject shifted left by three bits plus the purpose.
 
-    purpose  subject
-    CHECK    physical offset of a half message: check back with its producer
-    LEASE    generation of a lease: end the lease
-    HOUSE    0: check the free space on disk
-    SCHEDULE number of a schedule: run or compute the next occurrence
+    purpose   subject                            action
+    CHECK     the log offset of a half message   check back with the producer
+    LEASE     the generation of a lease          end the lease
+    HOUSE     0                                  check the free disk space
+    SCHEDULE  the number of a schedule           send the message, or compute the next occurrence
 
 Times are in milliseconds since 1970 according to the broker's clock, except that lease timers use elapsed
 time (`lease_clock.py`). The wheels are not durable, and the timers are set again during recovery.
@@ -40,11 +40,11 @@ assert max(Purpose) <= _PURPOSE_MASK, "the purposes outgrow their bits"
 
 
 class Scheduler:
-    """Internal timers, which are kept in one wheel for leases and one wheel for all other purposes.
+    """Internal timers, which are kept in a wheel for leases and a separate wheel for all other purposes.
 
     Two wheels are used because a broker sets and removes thousands of lease timers while hundreds of
-    thousands of check-backs are pending. With a single wheel, Python rebuilt the dictionary of check-backs
-    after every 150,000 leases, which took 14 to 30 ms.
+    thousands of check-backs are pending. With a single wheel, Python would rebuild the dictionary of
+    check-backs after every 150,000 leases, which takes 14 to 30 ms.
     """
 
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
@@ -52,7 +52,7 @@ class Scheduler:
         self._lease_clock = lease_clock
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
-        """Set the timer of a subject, or change its due time."""
+        """Set a timer for a subject, or change the due time of its existing timer."""
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
@@ -112,5 +112,5 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
 
 
 def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
-    """Return the wheel, which is set back to `now_ms` if the time of the wheel is later."""
+    """Return the wheel, or a copy of the wheel set back to `now_ms` if the time of the wheel is later."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

@@ -13,7 +13,7 @@ from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
-_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Building the array takes longer than a search.
+_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Creating the array takes longer than a search.
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class TopicTraffic:
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since startup, for which topics and consumer groups are the only labels."""
+    """Counters since startup, which are labeled only by topic and consumer group."""
 
     stored: dict[str, TopicTraffic] = field(default_factory=dict)
     """The counters of stored messages, keyed by topic."""

@@ -1,4 +1,4 @@
-"""The log with its queues and its key index, through which all state changes of the broker are made.
+"""The store (log, queues, and key index), through which all state changes of the broker are made.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
@@ -14,8 +14,8 @@ these
 
 A response that depends on a record is sent only when the log is durable beyond the offset of the record.
 
-Each of the four types of drafts has an encoder, which returns an `Appended`. For recovery, an `Appended` is
-created from each record in the log (`services.broker.spine.appended`).
+Each of the four draft types has an encoder that returns an `Appended`. For recovery, an `Appended` is created
+from each record in the log (`services.broker.spine.appended`).
 
 Weak spot: records are applied before they are durable, and changes to the state cannot be undone. If a flush
 fails, the core must be discarded and the store reopened.
@@ -437,8 +437,8 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
 
 
 def _apply_nothing(appended: Appended) -> None:
-    """Do nothing, because a tool's store has no parts."""
+    """Do nothing, because the store of a command-line tool has no parts."""
 
 
 def _close_nothing() -> None:
-    """Do nothing, because a tool's store has no consumer groups."""
+    """Do nothing, because the store of a command-line tool has no consumer groups."""

@@ -1,11 +1,12 @@
 """Topics, which are stored as records in the log and created by operators or by the first message.
 
-The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
-topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}, and
-"retention_ms" if the topic has a retention. Only the newest record of each topic is valid, and the body
-{"name", "deleted"} deletes the topic. The bodies {"name", "held": reason} and {"name", "released": timers per
-second} hold and release the timers of the topic (`services.broker.timers.holding`), and do not change its
-settings.
+The body of a `TW_SYS_TOPIC` record is a JSON object with the members "name", "message_type", and
+"queue_count". If the topic has its own check-back policy, the member "check_back" is an object with the
+members "immunity_ms", "interval_ms", "interval_ms_max", and "count_max". If the topic has a retention, the
+object also has the member "retention_ms". Only the newest record of each topic is valid. A record with the
+members "name" and "deleted" deletes the topic. A record with the members "name" and "held" (the reason) holds
+the timers of the topic, and a record with the members "name" and "released" (timers per second) releases the
+timers (`services.broker.timers.holding`). These two records do not change the settings of the topic.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from txn.checkback import CheckBackPolicy
 
 _FIELDS_MIN: Final = 3
 _DEFAULTS: Final = (None, 0, None)
-"""The check-back policy, the retention and the hold of a topic without them."""
+"""The default values of the check-back policy, the retention, and the hold of a topic."""
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -52,7 +53,7 @@ def check_receivable(name: str) -> None:
 
 
 def check_alterable(name: str) -> None:
-    """Raise `IllegalTopic` if a topic is one of the broker's own topics, or has dead letters."""
+    """Raise `IllegalTopic` if the topic is an internal topic or a dead-letter topic."""
     if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
 
@@ -74,7 +75,7 @@ class Topics:
         self._settings = settings
         self._topics: dict[str, Topic] = {}
         self.with_retention: dict[str, None] = {}
-        """The names of the topics that have a retention of their own, in a fixed order."""
+        """The names of the topics that have their own retention, in a fixed order."""
         self.held: set[str] = set()
         """The names of the topics whose due timers are held."""
 
@@ -188,19 +189,19 @@ class Topics:
             self.with_retention.pop(name, None)
 
     def hold(self, name: str, reason: str, now_ms: int) -> Topic:
-        """Hold the timers of a topic back, and return the topic as stored."""
+        """Hold the timers of a topic, and return the stored topic."""
         self._store.append(record_of(TopicHeld(name, reason)), now_ms)
         assert name in self.held, "a hold holds nothing back"
         return self._topics[name]
 
     def release(self, name: str, per_second: int, now_ms: int) -> Topic:
-        """Release the timers of a topic, and return the topic as stored."""
+        """Release the timers of a topic, and return the stored topic."""
         self._store.append(record_of(TopicReleased(name, per_second)), now_ms)
         assert name not in self.held, "a released topic holds its timers back"
         return self._topics[name]
 
     def release_pace(self, name: str) -> int:
-        """Return how many held timers of a topic may be delivered each second, or 0 for any number."""
+        """Return the maximum number of held timers to deliver per second, or 0 if there is no limit."""
         topic = self._topics.get(name)
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
@@ -216,7 +217,7 @@ class Topics:
         return Rows([self._topics.copy()], _topic_row)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the snapshot part."""
+        """Restore all topics from a snapshot."""
         for row in frozen:  # Snapshots of older versions have fewer fields.
             fields = (*row, *_DEFAULTS[len(row) - _FIELDS_MIN :])
             name, message_type, queue_count, check_back, retention_ms, hold = fields
@@ -243,7 +244,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append a topic record, and return the topic that `apply` has stored."""
+        """Append a topic record, and return the topic as stored by `apply`."""
         check_back = _policy_to_json(topic.check_back)
         fact = TopicSet(
             topic.name, topic.message_type.value, topic.queue_count, check_back, topic.retention_ms

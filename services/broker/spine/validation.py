@@ -35,7 +35,7 @@ _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise a `ClientMistake` for the first illegal part of a message, without considering its topic."""
+    """Raise a `ClientMistake` for the first illegal part of a message, regardless of its topic."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
@@ -82,7 +82,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _suggest_correction(sent: MessageType, taken: MessageType) -> str:
-    """Return the correction to suggest for a message whose type is not accepted by the topic."""
+    """Return a suggested correction for a message whose type is not accepted by its topic."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
     both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""

@@ -22,9 +22,9 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class Hold:
-    """The last hold of a topic's timers: its time (ms), its reason, and the pace of its release.
+    """The last hold of a topic's timers, with its time in milliseconds, its reason, and its release rate.
 
-    `per_second` is None while the timers are held, and 0 for a release without a limit.
+    `per_second` is None as long as the timers are held, and 0 if the release rate is not limited.
     """
 
     since_ms: int
@@ -143,7 +143,7 @@ class PendingTimer:
     move_reason: str | None = None
     """The reason given for the last move, empty if no reason was given, or None without a move."""
     is_held: bool = False
-    """Whether the timer was due while its topic was held, and waits for the release."""
+    """Whether the timer is past its due time and held until its topic is released."""
 
 
 class LostTimer(NamedTuple):
@@ -163,9 +163,9 @@ class LostTimer(NamedTuple):
 class TimerFilter:
     """A filter for timers with `from_ms` <= due time < `until_ms` that match all given fields.
 
-    `key` is the timer key, a message key or the message id, and `message_key` only a message key. Each pair
-    in `properties` is a name and the value that the message has under this name. `is_held` selects only held
-    timers (true) or only timers that are not held (false).
+    `key` matches the timer key, a message key, or the message id, whereas `message_key` matches only a
+    message key. Each pair in `properties` consists of a property name and the required value. If `is_held` is
+    true, only held timers match, and if it is false, only timers that are not held match.
     """
 
     topic: str = ""
@@ -218,9 +218,9 @@ class HalfView:
 
     `next_check_ms` is the time of the next check-back if the half message is open, and 0 otherwise. If the
     half message is open, or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is
-    the reason that an operator gave for the outcome. `verdict` is the result of the timer operation in the
-    half message. `replaced_offset` is the log offset of the timer that was replaced by the commit, or -1 if
-    no timer was replaced. `late` lists the outcomes that producers requested after the half message had
+    the reason that an operator specified for the outcome. `verdict` is the result of the timer operation in
+    the half message. `replaced_offset` is the log offset of the timer that was replaced by the commit, or -1
+    if no timer was replaced. `late` lists the outcomes that producers requested after the half message had
     expired, with the times in ms since 1970.
     """
 
@@ -319,7 +319,7 @@ class Delivery(NamedTuple):
 
 
 class Subscriber(NamedTuple):
-    """A client of a consumer group that subscribes to lite topics of a topic."""
+    """A client in a consumer group that subscribes to lite topics of a topic."""
 
     group: str
     topic: str

@@ -1,13 +1,13 @@
-"""Message properties with which clients in any language can cancel, move, and fire timers.
+"""Message properties that allow clients in any language to cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
 | `TW_TIMER_CANCEL` | the timer to cancel: its `TW_TIMER_KEY`, or its message id                     |
 | `TW_TIMER_MOVE`   | the timer to move to another time                                              |
 | `TW_TIMER_FIRE`   | the timer to deliver now                                                       |
-| `TW_TIMER_TO`     | a move's new time: milliseconds since 1970, or a span from now such as `30m`   |
-| `TW_TIMER_TOPIC`  | the timer's topic; the default is the message's own topic                      |
-| `TW_TIMER_STRICT` | `true`: refuse the message if no such timer is remembered                      |
+| `TW_TIMER_TO`     | the new due time: milliseconds since 1970, or a time span such as `30m`        |
+| `TW_TIMER_TOPIC`  | the topic of the timer; the default is the topic of the message                |
+| `TW_TIMER_STRICT` | `true`: reject the message if the timer is unknown                             |
 
 Rules:
 - A message can contain at most one timer operation. `TW_TIMER_TO` requires a move, while `TW_TIMER_TOPIC` and
@@ -72,7 +72,7 @@ class CarriedTimerVerb:
 
 
 def has_verb(message: Message) -> bool:
-    """Return whether a message has any of the timer operation properties."""
+    """Return whether a message has any of the properties for timer operations."""
     return not _NAMES.isdisjoint(message.properties)
 
 
