@@ -1,4 +1,4 @@
-"""The protocol port, which serves gRPC over HTTP/2 and detects the use of TLS from the first byte.
+"""The protocol port, which serves gRPC over HTTP/2 and uses the first byte of a connection to detect TLS.
 
     a connection --> its first bytes --> HTTP/2, with or without TLS (`certificates`): `connection`
      (`port`)       (`first_bytes`)  --> an error in its own protocol (`answers`, `refusing`)

@@ -1,9 +1,9 @@
-"""Limits on the number and the idle time of connections, without using sockets or a clock.
+"""Limits on the number and idle time of connections, implemented without sockets or a clock.
 
-The number of connections per client address is limited. A client must send the first bytes within
-`hello_seconds`. A connection is considered dead if no data is received for `idle_seconds`, which is longer
-than the ping interval. If authentication is enabled, the number of unauthenticated connections per client
-address is also limited.
+The number of connections per client address is limited. A client must send the first bytes of a connection
+within `hello_seconds` seconds. A connection is considered dead if no data is received for `idle_seconds`
+seconds, which is longer than the ping interval. If authentication is enabled, the number of unauthenticated
+connections per client address is also limited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits:
 
 
 class Admission:
-    """The number of connections from each client address."""
+    """A counter of the connections from each client address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -45,7 +45,7 @@ class Admission:
         return True
 
     def release(self, host: str) -> None:
-        """Remove a connection that was admitted from the count."""
+        """Remove an admitted connection from the count."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0
         if not self._connections[host]:

@@ -2,7 +2,7 @@
 
 An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to its request, and
 reports the text of the response as the reason for the failure. A TLS client receives the alert
-`access_denied` (RFC 8446, 6.2), which does not contain a text. An HTTP/2 client receives a response to its
+`access_denied` (RFC 8446, 6.2), which does not contain any text. An HTTP/2 client receives a response to its
 first call (`services.front.refusing`).
 
 Frames of the RocketMQ 4 remoting protocol have the following layout, in which all numbers are big-endian (see
@@ -49,7 +49,10 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a protocol. `http` is the URL of the HTTP interface."""
+    """Return the error message for a client that uses an unsupported protocol.
+
+    `http` is the URL of the HTTP interface.
+    """
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
         Protocol.HTTP1: f"metrics, health and commands are at {http}",
@@ -65,7 +68,7 @@ def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
 
 
 class ClientRefusal(NamedTuple):
-    """A refusal for clients of a supported protocol, with a message, a gRPC status, and an HTTP status."""
+    """A refusal of clients that use a supported protocol, with a message and a gRPC and HTTP status."""
 
     text: str
     grpc_status: Status
@@ -112,7 +115,7 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the id of a remoting request, which is copied to the response, or 0 if it has no id."""
+    """Return the id of a remoting request, which is copied to the response, or 0 if the request has no id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:

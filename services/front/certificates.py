@@ -1,18 +1,19 @@
-"""The TLS certificate of the broker, which is provided by the operator or self-signed.
+"""The broker's TLS certificate, which is either provided by the operator or self-signed.
 
-    --tls-certificate FILE --tls-key FILE     PEM; reloaded without a restart when a file changes
-    neither                                   <store>/tls/: created at the first startup, for the host's names
-    --tls-clients FILE                        clients need a certificate of one of these authorities
+    --tls-certificate FILE --tls-key FILE     PEM files, which are reloaded when a file changes
+    neither                                   self-signed, created in <store>/tls/ at the first startup
+    --tls-clients FILE                        clients need a certificate signed by one of these CAs
 
 The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
-the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate is not
-a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). For this reason, clients that trust the certificate
-do not trust other certificates signed with the same key. The self-signed certificate does not have a key
-usage extension. BoringSSL, the TLS library of gRPC clients, would reject a self-signed certificate with a key
-usage extension that excludes certificate signing. A self-signed certificate is renewed by the running broker
-`RENEW_DAYS` before it expires. A self-signed certificate is also replaced at startup if it does not match its
-key, for example after a crash between the two writes. After a renewal, the new certificate must be installed
-on the clients. If the HTTP interface uses TLS, it has the same certificate.
+the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate cannot
+be used as a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). For this reason, clients that trust the
+certificate do not trust other certificates signed with the same key. The self-signed certificate does not
+have a key usage extension. BoringSSL, the TLS library of gRPC clients, would reject a self-signed certificate
+with a key usage extension that excludes certificate signing. A self-signed certificate is renewed by the
+running broker `RENEW_DAYS` days before the certificate expires. A self-signed certificate is also replaced at
+startup if it does not match its key, for example after a crash between the two writes. After a renewal, the
+new certificate must be installed on the clients. If TLS is enabled for the HTTP interface, the HTTP interface
+uses the same certificate.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class CertificateReloader(Generic[T]):
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
-            if str(error) != self._failure:  # The error must not be logged again at every handshake.
+            if str(error) != self._failure:  # The error must not be logged again for every handshake.
                 log.error("TLS certificate not read again; the one before serves on", why=str(error))
             self._failure = str(error)
         return self._made
@@ -167,7 +168,7 @@ class CertificateReloader(Generic[T]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return the expiration time of a certificate, and log a warning if it expires within `WARN_DAYS`.
+    """Return the expiration time of a certificate, and log a warning if it expires within `WARN_DAYS` days.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -205,9 +206,9 @@ def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def ensure_own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the TLS files in a folder, which are created as a self-signed certificate if they are missing.
+    """Return the TLS files in a folder, after creating a self-signed certificate if the files are missing.
 
-    If the operator has put a certificate into the folder, it is used unchanged and never renewed.
+    A certificate that the operator has placed in the folder is used unchanged and is never renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
     found = load_certificate(files)
@@ -281,7 +282,7 @@ def list_own_names(hosts: Iterable[str]) -> list[str]:
 def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
     """Return a self-signed certificate for the given names and addresses, and its key, in PEM format.
 
-    The certificate is valid for `VALID_DAYS`, starting one day before `now`.
+    The certificate is valid for `VALID_DAYS` days, starting one day before `now`.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -8,21 +8,21 @@ reading from the transport is paused and the connection is added to `Backlog`. T
 are served in turn, so that a flood from one client does not delay other clients. If frames without progress
 have used a part of the client's allowance, each read is delayed by `THROTTLE_SECONDS`.
 
-Writing. All output for a client in one iteration of the event loop is sent with a single `write` at the end
-of the iteration (`WriteQueue`), so that, for example, 32 replies require only one system call. While the
-socket is blocked (`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is
-blocked by flow control. The total number of unsent bytes on all connections is also limited. If this limit is
-exceeded, the connection with the most unsent bytes is closed (`UnreadBytes`).
+All output for a client in one iteration of the event loop is sent with a single `write` at the end of the
+iteration (`WriteQueue`), so that, for example, 32 replies require only one system call. While the socket is
+blocked (`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is blocked by flow
+control. The total number of unsent bytes on all connections is also limited. If this limit is exceeded, the
+connection with the most unsent bytes is closed (`UnreadBytes`).
 
-Serving. Unary calls are processed without a task, and the service calls `reply` when the result is available.
+Unary calls are processed without a task, and the service calls `reply` when the result is available.
 Streaming calls are processed by a task (`start`), which receives with `messages` and sends with
 `send_message`. A message counts as delivered when it has passed flow control, which is when `send_message`
 returns. The task of a streaming call is cancelled if the client cancels the call or the connection is lost.
 
-Ending. If a connection is closed because of an error, the reason is sent to the client in a GOAWAY frame. The
-connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS`. If a socket with
-unread bytes were closed immediately, the kernel would send RST, and the client might not receive the GOAWAY
-frame.
+If a connection is closed because of an error, the reason is sent to the client in a GOAWAY frame. The
+connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS` seconds. If a
+socket with unread bytes were closed immediately, the kernel would send RST, and the client might not receive
+the GOAWAY frame.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Service(Protocol):
 
 
 class Acceptor(Protocol):
-    """An acceptor of connections, which counts open and refused connections."""
+    """A connection acceptor, which counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error, with a short reason and details."""
@@ -134,7 +134,7 @@ class Backlog:
 class UnreadBytes:
     """The number of unsent bytes for each connection.
 
-    If the limit on the total is exceeded, the connection with the most unsent bytes is closed.
+    If the total of all unsent bytes exceeds the limit, the connection with the most unsent bytes is closed.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class UnreadBytes:
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the number of unsent bytes for a connection, and enforce the limit on the total."""
+        """Set the number of unsent bytes for a connection, and enforce the limit on the total number."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -240,18 +240,18 @@ class Connection(asyncio.Protocol):
         self._answering: dict[int, ServedCall] = {}
         self._is_write_scheduled = self._is_behind = self._is_closing = False
         self._unread_bytes = self._discarded_bytes = 0
-        """The number of unsent response bytes, and the number of bytes received after the end."""
+        """The number of unsent response bytes, and of bytes received after the end of the connection."""
         self._is_refused = False
         """Whether the server closes the connection with a reason that the client must be able to read."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether the address of the client is the server's own address, except for loopback addresses."""
+        """Whether the client has the same address as the server, excluding loopback addresses."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
-    # Socket callbacks.
+    # The methods below are called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection, and send the server preface."""
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
         if http2.is_closed:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                # A client that sends more data than this may not receive the reason.
+                # A client that sends more than `DISCARDED_BYTES_MAX` bytes may not receive the reason.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
@@ -369,9 +369,9 @@ class Connection(asyncio.Protocol):
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send a GOAWAY frame, after which the client begins no more calls.
+        """Send a GOAWAY frame, so that the client does not start any new calls.
 
-        Open calls continue.
+        Calls that are in progress continue.
         """
         self.calls.http2.shut_down()
         self.schedule_write()
@@ -389,7 +389,7 @@ class Connection(asyncio.Protocol):
         self.calls.http2.send_ping()
         self.schedule_write()
 
-    # Calls.
+    # The methods below are used by services to process calls.
 
     def _handle_events(self, events: list[Any]) -> None:
         for event in events:

@@ -2,11 +2,11 @@
 
 | first bytes                          | protocol                               | source             |
 |--------------------------------------|----------------------------------------|--------------------|
-| 16                                   | TLS: a handshake record                | RFC 8446, 5.1      |
-| "PRI "                               | HTTP/2 without TLS: its preface        | RFC 9113, 3.4      |
-| a method of HTTP and a space         | HTTP/1                                 | RFC 9110, 9        |
-| 00, a length; a kind of header, its  | RocketMQ 4's remoting: a frame and its | RemotingCommand of |
-| length, which fits into the first    | header                                 | Apache RocketMQ    |
+| 16                                   | TLS (handshake record)                 | RFC 8446, 5.1      |
+| "PRI "                               | HTTP/2 without TLS (preface)           | RFC 9113, 3.4      |
+| an HTTP method and a space           | HTTP/1                                 | RFC 9110, 9        |
+| 00, a frame length, a header type,   | RocketMQ 4 remoting (frame and header) | RemotingCommand in |
+| and a header length within the frame |                                        | Apache RocketMQ    |
 | other bytes                          | unknown                                |                    |
 """
 
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """The protocols that are distinguished on the protocol port."""
+    """The protocols that the protocol port can distinguish."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"

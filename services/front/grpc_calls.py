@@ -11,8 +11,8 @@ process partial messages. Almost all calls consist of HEADERS and a single DATA 
 read. Such calls are parsed entirely by `_handle_request`, without creating an `IncomingRequest`.
 
 In a request stream, each message is parsed only after `finish_message` has been called for the previous
-message. In this way, the size of unparsed data is limited by the client's flow control window, whereas one
-megabyte of compressed data may contain a million empty messages.
+message. In this way, the amount of unparsed data is limited by the client's flow control window. Without this
+rule, one megabyte of compressed data could produce a million parsed messages.
 
 `GrpcCalls` refuses requests with a wrong content type or HTTP method (with an HTTP status), requests for an
 unknown method, requests with an unknown compression, and requests with a message that is too long or
@@ -20,9 +20,9 @@ truncated. The text of each refusal explains the reason, because clients log onl
 
 Limits: incomplete requests and unread messages may use up to `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). Calls that exceed a limit are refused.
-After `REQUEST_MS_MAX`, `check_limits` also refuses requests that are received at a rate below
+After `REQUEST_MS_MAX` milliseconds, `check_limits` also refuses requests that are received at a rate below
 `REQUEST_BYTES_PER_SECOND_MIN`. Decompressed bytes beyond the expected compression ratio, as in a
-decompression bomb, are charged as frames without progress.
+decompression bomb, are charged to the connection's allowance in the same way as frames that make no progress.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A method of a service, with the target in the service and whether its requests are streams."""
+    """A service method, with the target to be called and a flag that is true if requests are streams."""
 
     target: Any
     takes_stream: bool
@@ -128,7 +128,7 @@ Event = (
 
 
 class RequestMemory:
-    """The total memory that is used by incomplete requests on all connections, in bytes."""
+    """The total amount of memory used by incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -273,7 +273,7 @@ class GrpcCalls:
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
-        """Release the memory of all requests when the connection has ended."""
+        """Release the memory of all requests after the connection has ended."""
         for stream_id in list(self._incoming):
             self._remove_request(stream_id)
 
@@ -438,7 +438,7 @@ class GrpcCalls:
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.end_response(stream_id)
 
-    # Responses.
+    # The methods below send responses.
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Reply to a call with a single message and the status OK."""
@@ -458,7 +458,7 @@ class GrpcCalls:
         )
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End a response with a status, a text, and the additional trailers `more`."""
+        """End a response with a status, a text, and the additional trailers in `more`."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -467,7 +467,7 @@ class GrpcCalls:
             self.http2.end_response(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
-        """Finish a message, enlarge the client's window, and return the next events."""
+        """Finish a message, enlarge the client's flow control window, and return the resulting events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.size_bytes >= 0:

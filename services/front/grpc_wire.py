@@ -1,4 +1,4 @@
-"""The wire format of gRPC over HTTP/2, which consists of header blocks and of messages in DATA frames.
+"""The wire format of gRPC over HTTP/2, which consists of header blocks and messages in DATA frames.
 
 A message in DATA has the following layout (see PROTOCOL-HTTP2.md in grpc/grpc):
 
@@ -89,9 +89,9 @@ def encode_trailers(status: Status, text: str = "") -> bytes:
 
 
 def percent_encode(text: str) -> str:
-    """Return a text in the format of `grpc-message`, which is percent-encoded UTF-8.
+    """Return a text in the `grpc-message` format, which is percent-encoded UTF-8.
 
-    All characters other than printable ASCII characters, and the percent sign, are encoded.
+    The percent sign and all characters other than printable ASCII characters are encoded.
     """
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -124,8 +124,8 @@ class Messages:
 
     Pieces are concatenated when they arrive, because small separate objects would use many times more memory.
     Messages compressed with gzip are decompressed piece by piece, because a limit on the output size does not
-    limit the time. For example, it takes 0.8 s to decompress 32 MiB of nearly empty blocks with separate code
-    tables.
+    limit the decompression time. For example, it takes 0.8 s to decompress 32 MiB of nearly empty blocks with
+    separate code tables.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -140,7 +140,7 @@ class Messages:
 
     @property
     def held_bytes(self) -> int:
-        """The size in bytes of the messages that have been received or decompressed but not returned."""
+        """The size in bytes of messages that have been received or decompressed but not yet returned."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -200,7 +200,7 @@ class Messages:
 
 
 class GzipMessage:
-    """A message compressed with gzip, of which `left_bytes` bytes have not been received yet."""
+    """A gzip-compressed message, of which `left_bytes` bytes have not been received yet."""
 
     __slots__ = ("_expected_bytes", "_gzip", "_limit_bytes", "left_bytes", "plain")
 

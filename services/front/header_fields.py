@@ -5,9 +5,9 @@ depend on preceding fields, and decoded fields can be looked up by their encoded
 
 | first bits | field                                        | decoding                                   |
 |------------|----------------------------------------------|--------------------------------------------|
-| 1          | an entry of a table, by its number           | numbers to 61 are the static table         |
-| 01         | name and value, to enter the client's table  | decoded as 0000, without a dynamic table   |
-| 001        | the new size of the client's table           | only before the first field of a block     |
+| 1          | a table entry, identified by its index       | the static table has the indexes 1 to 61   |
+| 01         | name and value, to be added to the table     | decoded as 0000, without a dynamic table   |
+| 001        | the new size of the dynamic table            | only before the first field of a block     |
 | 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
 A name or value consists of a length and a sequence of bytes. The length has seven bits, which are followed by
@@ -16,21 +16,22 @@ Huffman-coded.
 
 Most of the header fields that a client sends are the same in every call. The fields in `PER_CALL` have
 different values in each call and are not cached. A decoder caches the shapes of the most recent blocks on its
-connection. A shape consists of runs of bytes that are the same in each block, between which the values of the
-variable fields are located. Decoding a block with a known shape requires one comparison per run and one step
-per variable value, regardless of the total number of fields. It takes 2.6 to 6.3 us to decode a block of the
-official clients (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6 to 18 us, and the
-`hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300 bytes longer.
+connection. A shape consists of sequences of bytes that are the same in each block. The values of the variable
+fields are located between these sequences. Decoding a block with a known shape requires one comparison per
+sequence and one step per variable value, regardless of the total number of fields. It takes 2.6 to 6.3 us to
+decode a block from an official client (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes
+6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300
+bytes longer.
 
 A client may use a dynamic table until it has acknowledged a table size of 0. Before the acknowledgement, the
 blocks of a client that uses a dynamic table are decoded by the package `hpack`. The server sets the table
-size to 0 at the first call of a gRPC client, while other clients, such as HTTP/2 conformance tests, may
-continue to use their table.
+size to 0 at the first call from a gRPC client. Other clients, such as HTTP/2 conformance tests, may continue
+to use their tables.
 
 After the acknowledgement, the size of the dynamic table is considered to be 0, even if the client's next
 block does not contain the size update that is required by RFC 7541 (4.2). For example, nginx never sends the
 size update, and adds entries to the table without ever referencing them. Adding an entry that is larger than
-the table clears the table and is not an error (RFC 7541, 4.4), so that blocks of nginx can be decoded like
+the table clears the table and is not an error (RFC 7541, 4.4), so that blocks from nginx can be decoded like
 any other blocks. If a block references an entry of the dynamic table, the connection is closed.
 
 Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes of
@@ -66,7 +67,7 @@ PER_CALL: Final = frozenset(
         "grpc-tags-bin",
     )
 )
-"""The fields with values that may be different in each call."""
+"""The names of fields whose values may be different in each call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
 """The size of a block with a dynamic table above which the connection is closed."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
@@ -160,9 +161,9 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The parts that similar blocks have in common.
+    """The parts that similar header blocks have in common.
 
-    The names are those of the values that are located between the runs of bytes.
+    `names` contains the names of the fields whose values are located between the byte sequences in `runs`.
     """
 
     runs: tuple[bytes, ...]
@@ -256,7 +257,7 @@ class FieldDecoder:
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             if size != self._table_bytes:
-                self._shapes.clear()  # Fields of a known shape may be added to a larger table.
+                self._shapes.clear()  # Blocks with a known shape may add fields to a larger table.
             self._table_bytes = size
         return at
 

@@ -18,11 +18,11 @@ stream:
 (2) Frames that arrive after a reset may have been in transit. Frames are ignored only on the
 last `RESET_KEPT` streams that were reset by the server.
 
-Flow control. The DATA that each side can send is limited by flow control windows for each stream and for the
+The amount of DATA that each side can send is limited by flow control windows for each stream and for the
 connection.
 - Received DATA, including padding, is counted when it arrives, and the windows are enlarged by
   `acknowledge_data`. DATA for closed streams also enlarges the connection window, because the client has
-  counted these bytes.
+  counted this DATA.
 - DATA to be sent is queued for its stream until both windows permit it and the transport has room
   (`is_full`). Streams are served in turn, and a stream that is blocked by its own window does not block other
   streams.
@@ -38,9 +38,9 @@ that follows another ping within `ping_seconds` is a strike, and the connection 
 `too_many_pings` at the third strike. Strikes are reset when the server sends HEADERS or DATA, because clients
 use pings to measure the round-trip time while they receive data.
 
-Fairness: A call of `receive` parses frames with a total cost of at most `work_per_turn`. As long as
-`has_unread` is true, the transport must not be read, and `receive` must be called again in a later iteration
-of the event loop.
+To ensure fairness between connections, each call of `receive` parses frames with a total cost of at most
+`work_per_turn`. As long as `has_unread` is true, the transport must not be read, and `receive` must be called
+again in a later iteration of the event loop.
 
 Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
 for too long, or if output remains unread for too long (`ConnectionLimits`).
@@ -153,9 +153,8 @@ class HeadersTooLong(NamedTuple):
 class DataReceived(NamedTuple):
     """An event indicating that a part of a request body has been received.
 
-    The part must be acknowledged with `acknowledge_data`.
-
-    `is_end` is true for the last part of the body.
+    The caller must acknowledge the part by calling `acknowledge_data`. `is_end` is true for the last
+    part of the body.
     """
 
     stream_id: int
@@ -311,7 +310,7 @@ class Http2Connection:
                 }
             )
         ]
-        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # An increment of 0 is an error.
+        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # The increment must not be 0.
             self._out.append(encode_window_update(0, more))
         self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
         self._send_window = WINDOW_DEFAULT
@@ -341,7 +340,7 @@ class Http2Connection:
         self._is_draining = self.is_closed = False
         self._events: list[Event] = []
 
-    # Received frames.
+    # The methods below handle received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Parse received bytes until the limit `work_per_turn` is reached, and return the resulting events.
@@ -589,7 +588,7 @@ class Http2Connection:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by a number of bytes that were consumed or discarded."""
+        """Enlarge the connection's receive window by the number of bytes that were consumed or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -670,7 +669,7 @@ class Http2Connection:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
-        """Change the send windows of all streams, which is done only once per SETTINGS frame."""
+        """Change the send windows of all streams. This method is called only once per SETTINGS frame."""
         by_bytes, self._stream_send_window = window - self._stream_send_window, window
         if by_bytes:
             self._work -= len(self._streams) // 2
@@ -751,7 +750,7 @@ class Http2Connection:
         elif stream.send_window <= 0:
             self._ready.pop(stream_id, None)
 
-    # Sent frames.
+    # The methods below send frames.
 
     def send_response(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete response, consisting of a header block, DATA, and trailers."""
@@ -826,7 +825,7 @@ class Http2Connection:
             self._end_answer(stream_id, stream)
 
     def reset_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream, and ignore subsequent frames for the stream that are still in transit."""
+        """Reset a stream, and ignore frames for the stream that are still in transit."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
             self._send_reset(stream_id, code)
@@ -902,7 +901,7 @@ class Http2Connection:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Check the time limits, and send a ping if the client has been idle for `ping_seconds`.
+        """Check the time limits, and send a ping if the client has been idle for `ping_seconds` seconds.
 
         End the connection if a limit of `ConnectionLimits` is exceeded. Return False if the client has not
         acknowledged a ping within `pong_seconds`.
@@ -1028,7 +1027,7 @@ class Http2Connection:
             self._send_reset(stream_id, Code.NO_ERROR)
         self._remove_stream(stream_id)
 
-    # End of the connection.
+    # The methods below end the connection.
 
     def _earn_allowance(self) -> None:
         if self._allowance < self._bounds.idle_frames:

@@ -40,7 +40,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """The frame types that are supported. Frames of any other type must be ignored (RFC 9113, 4.1)."""
+    """The frame types that the server supports. Frames of any other type must be ignored (RFC 9113, 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -55,7 +55,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The identifiers of settings (RFC 9113, 6.5.2)."""
+    """The setting identifiers (RFC 9113, 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2

@@ -54,7 +54,7 @@ REFUSAL_SECONDS: Final = 2.0
 """The maximum number of concurrent refusals with a message, and the time limit for each step of a refusal."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""The protocol of unknown bytes, to which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
+"""The unknown protocol, for which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
@@ -125,7 +125,7 @@ class Port:
     async def shut_down(self, grace_seconds: float) -> None:
         """Stop accepting connections, and close all connections.
 
-        Open calls may continue for up to `grace_seconds`.
+        Open calls may continue for up to `grace_seconds` seconds.
         """
         self._is_shutting_down = True
         self._stop_listening()
@@ -143,7 +143,7 @@ class Port:
         self._sweep.stop()
 
     async def has_reachable_client(self, seconds: float) -> bool:
-        """Ping all connected clients, and return whether at least one client responds within `seconds`.
+        """Ping all connected clients, and return whether any client responds within `seconds` seconds.
 
         Clients that connect from the broker's own address (other than a loopback address) are not pinged,
         because a response from the same machine does not show that the network works.
@@ -235,7 +235,7 @@ class Port:
     ) -> tuple[Protocol | None, bytes | None]:
         """Return the protocol and the first bytes, which are not removed from the socket buffer.
 
-        After a timeout, the protocol is None; if the client has closed the connection, both values are None.
+        After a timeout, the protocol is None. If the client has closed the connection, both values are None.
         """
         first = b""
         with suppress(TimeoutError):
@@ -273,7 +273,7 @@ class Port:
                 return seen
             if _is_disconnected(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # The socket remains readable because of the known bytes.
+            await asyncio.sleep(pause_seconds)  # The known bytes keep the socket readable.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _wait_readable(self, one: socket.socket) -> None:
@@ -391,7 +391,7 @@ class Port:
         _close(one)
 
     def _check_connection(self, one: Connection, now: float) -> None:
-        """Close a connection that has been idle for `idle_seconds`, or check its other limits."""
+        """Close a connection that has been idle for `idle_seconds` seconds, or check its other limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
             one.transport.abort()  # Calling `close` would wait for the client, which may be dead.
@@ -402,7 +402,8 @@ class Port:
 class HandshakeSlot:
     """A slot for a TLS handshake.
 
-    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake does not use CPU time.
+    The slot is released after `HANDSHAKE_SLOT_MS_MAX` milliseconds even if the handshake is still in
+    progress, because a slow handshake does not use CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -441,7 +442,7 @@ def _complete(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket after discarding received bytes, because the kernel sends RST for unread bytes."""
+    """Close a socket after discarding received bytes, because the kernel sends RST if bytes are unread."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

@@ -1,6 +1,6 @@
 """Refusal of gRPC clients by responding to their first call.
 
-A GOAWAY frame is not sufficient, because a gRPC client considers it to be a server shutdown and keeps
+A GOAWAY frame is not sufficient, because a gRPC client interprets GOAWAY as a server shutdown and keeps
 retrying the call on new connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and its message is
 reported by the client.
 """
@@ -34,7 +34,7 @@ class RefusingConnection(asyncio.Protocol):
         """A future that is completed when the connection has been closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server preface, because clients do not send calls before they have received it."""
+        """Send the server preface, because clients do not send calls before they receive the preface."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 

@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Sweep(Generic[T]):
     """Periodic rounds of checks over a collection.
 
-    In each round, `look` is called with each item that is still in the collection and the current time.
+    In each round, `look` is called once for each item that is still in the collection. The arguments are the
+    item and the current time.
     """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
@@ -29,7 +30,7 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer, so that the first round begins after the duration of a round."""
+        """Start the timer. The first round begins after a delay that is equal to the duration of a round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
