@@ -1,11 +1,11 @@
 """The core of the broker, which consists of parts that share a log.
 
-Each client operation is a method of a part. The state of the core is the result of applying the records of
-the log in order. Each operation appends a record that describes a state change. The change becomes visible
-when the record is durable: for example, a message is added to its queue, a timer is set, or a half message
-can be committed or rolled back. At startup, the state is restored by reading the records again in the same
-order. All methods run to completion in a single thread. The current time is passed to each method as an
-argument. Side effects are returned as values (`services.broker.spine.values`) and are performed by the
+Each client operation is implemented by a method of one of the parts. The state of the core is the result of
+applying the log records in order. Each operation appends a record that describes a state change. The change
+becomes visible when the record is durable: for example, a message is added to its queue, a timer is set, or a
+half message can be committed or rolled back. At startup, the state is restored by reading the records again
+in the same order. All methods run to completion in a single thread. The current time is passed to each method
+as an argument. Side effects are returned as values (`services.broker.spine.values`) and are performed by the
 server.
 
     operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
@@ -192,7 +192,7 @@ class Broker:
         )
 
     def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Create the parts that deliver messages, such as those for leases, lite topics, and dead letters."""
+        """Create the parts that deliver messages, including leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         leasing = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = MessageReader(store)
@@ -630,7 +630,7 @@ class Broker:
         return self.housekeeping.continue_retirement(retirement, now_ms)
 
     def abandon_retirement(self) -> None:
-        """Schedule a retry of a retirement that was not completed."""
+        """Schedule a retry of a segment retirement that was not completed."""
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
@@ -687,7 +687,7 @@ class Broker:
             )
 
     def _continue_retention(self, now_ms: int) -> list[Effect]:
-        """Continue the retention scan of an earlier tick."""
+        """Continue the retention scan that was begun in an earlier tick."""
         if self.topic_retention.has_more:
             self.topic_retention.advance(now_ms)
         if not self.housekeeping.has_more:
@@ -749,7 +749,7 @@ class Broker:
 
     @property
     def local_sink(self) -> LogSink:
-        """The sink that writes to the segments of the store."""
+        """The sink that writes to the store's segments."""
         return self._log.files
 
     @property
@@ -807,7 +807,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return an effect that wakes the receivers of the given keys, or an empty list if there are no keys."""
+    """Return the effects that wake the receivers of the given keys, if any."""
     return [Notify((*keys,))] if keys else []
 
 

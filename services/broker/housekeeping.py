@@ -1,6 +1,6 @@
 """Disk space control, which deletes old segments and refuses new messages when the disk is almost full.
 
-Disk usage is checked every `housekeeping_ms` milliseconds. The first step of a deletion is to request
+Disk usage is checked every `housekeeping_ms` milliseconds. The first step of a segment deletion is to request
 snapshots. A segment can be deleted only if the older of the two kept snapshots covers the entire segment, so
 that recovery can start from either snapshot. The remaining steps of a deletion are as follows:
 
@@ -13,8 +13,8 @@ may take as long as the device timeout. These files are not read during the dele
 A cut record contains every change made by the cut: the new first offset of the log, the new lowest offset of
 each queue that loses entries, and the number of messages that each consumer group missed. If the broker is
 restarted after a cut was recorded, the files below the cut are deleted at startup in the same way. A record
-that contains only "cut_offset" is appended before a cut, in order to make a second snapshot possible. The
-record moves the end of the log, and the second snapshot therefore has a higher log offset than the first. If
+that contains only "cut_offset" is appended before a cut, in order to make a second snapshot possible. This
+record advances the end of the log, so that the second snapshot has a higher log offset than the first. If
 records above this "cut_offset" are missing, recovery reports the missing records as damage.
 
     disk used   effect
@@ -34,9 +34,9 @@ queue, new lowest offset], and the member "places" is a list of the correspondin
 missed because it lagged too far behind. The missed messages are counted in
 `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
 durable. Queues are processed in batches, so that a broker with thousands of queues does not block the event
-loop. A first pass over the queues finds the oldest message that a group still needs. A second pass makes the
-cut by appending one record per batch of queues, and other records may be appended between these records. The
-log itself is cut by the last of these records, in which "done" is true. Queues with a damaged file are
+loop. A first pass over the queues finds the oldest message that any group still needs. A second pass makes
+the cut by appending one record per batch of queues, and other records may be appended between these records.
+The log itself is cut by the last of these records, in which "done" is true. Queues with a damaged file are
 omitted from the cut and are rebuilt at the next startup. The rebuild also determines their first offsets.
 After the rebuild, a record with a "cut_offset" of 0 is appended. This record contains the first offsets of
 the rebuilt queues and the number of messages that each group missed in these queues. Before this record is
@@ -77,9 +77,9 @@ _NO_OFFSET: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A scan for the oldest message that a group still needs.
+    """A scan for the oldest message that any consumer group still needs.
 
-    Groups whose next message is below `young_offset` are ignored, because they lag too far behind.
+    Groups whose next message is below `young_offset` are ignored, because these groups lag too far behind.
     """
 
     keys: deque[tuple[str, int]]
@@ -390,8 +390,8 @@ class Housekeeping:
     def apply_log_start(self) -> None:
         """Advance queues and groups to the first offset of the log, and find the files that must be deleted.
 
-        A group is advanced only in queues with a recorded first offset. The first offsets of rebuilt queues
-        are recorded later by `continue_scan`.
+        The position of a group is advanced only in queues whose first offset has been recorded. The first
+        offsets of rebuilt queues are recorded later by `continue_scan`.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))

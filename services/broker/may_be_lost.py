@@ -1,7 +1,7 @@
 """The state that is lost at a restart because it is not in the log, with the reasons why the loss is safe.
 
-All other state can be restored from the log. Each entry of `MAY_BE_LOST` has a test that sets the state,
-restarts the broker, and verifies that the state has been lost.
+All other state can be restored from the log. For each entry in `MAY_BE_LOST`, a test sets the state, restarts
+the broker, and verifies that the state has been lost.
 """
 
 from __future__ import annotations

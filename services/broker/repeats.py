@@ -6,7 +6,7 @@
     otherwise --> stored: another message with a colliding id (two forked producers generate the same ids)
 
 Rules
-1. Two messages are compared by meaning rather than byte by byte (`broker.spine.same_message`).
+1. Messages are compared by content rather than by their encoded bytes (`broker.spine.same_message`).
 2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message that was appended by a
    client's send. Ids are added by `apply` on the leader and on every follower, so the table is already filled
    when a follower becomes the leader. At startup, the table is filled from columns of the key index before
@@ -138,7 +138,7 @@ class Repeats:
         return None
 
     def _records_with_id(self, message: Message) -> Iterator[Record]:
-        """Yield the recent records with the id of the message, newest first."""
+        """Yield the recent records that have the same id as the message, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:

@@ -107,7 +107,7 @@ class MessageSender:
         if message.delivery_ms is not None:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
         carried = parse_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
-        if carried is not None:  # The check is made before a topic is created for the message.
+        if carried is not None:  # This check must precede the creation of a topic for the message.
             self._verb_executor.refuse_unknown(carried, now_ms)
         topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)

@@ -45,7 +45,7 @@ def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
 
 
 def describe_missing_segments(may_begin_at: int, first_offset: int) -> str:
-    """Return the text of the report about missing segments that were not deleted by the broker."""
+    """Return the report text for missing segments that were not deleted by the broker."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

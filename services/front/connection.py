@@ -93,7 +93,7 @@ class Acceptor(Protocol):
 
 
 class WriteQueue:
-    """The connections with bytes to be written at the end of the current event loop iteration."""
+    """The connections that have bytes to be written at the end of the current event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -447,7 +447,10 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
-        """Append and count an outcome, and return the offset that must be durable before the response."""
+        """Append and count an outcome.
+
+        Return the offset up to which the log must be durable before the response is sent.
+        """
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
         topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")

@@ -45,13 +45,12 @@ CHANGE_S_MAX: Final = 3 * 3_600
 
 
 class Recurrence:
-    """A cron expression in a time zone.
+    """A cron expression that is evaluated in a time zone.
 
     The suffix `_s` denotes a time in seconds since 1970 (UTC). The variable `wall_s` denotes a local time in
     seconds, which is the UTC time plus the offset of the time zone.
 
-    Raises:
-        IllegalSchedule: if the cron expression or the time zone cannot be read.
+    Raises: IllegalSchedule: if the cron expression or the time zone is invalid.
     """
 
     def __init__(self, cron: str, time_zone: str) -> None:
@@ -129,7 +128,7 @@ class Recurrence:
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return the seconds by which clocks are set forward, or 0 if the change requires no adjustment."""
+        """Return the number of seconds by which clocks are set forward, or 0 if no adjustment is required."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
@@ -181,7 +180,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return the time zone with the given name, or raise ValueError if the host does not have it."""
+    """Return the time zone with the given name, or raise ValueError if the host does not provide it."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

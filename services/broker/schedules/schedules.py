@@ -20,8 +20,8 @@ Rules:
   back, the timer is set again.
 - The cursor of a deleted schedule is kept for one day (`commitlog.applied_limits`). For this reason, a new
   schedule with the same name does not repeat any runs, even if the clock was set back in the meantime.
-- Occurrences are not computed while the log is replayed. Instead, recovery sets a timer that is due
-  immediately, and the next occurrence is computed when this timer fires.
+- Occurrences are not computed while the log is replayed. During recovery, a timer that is due immediately is
+  set for each schedule, and the next occurrence is computed when this timer fires.
 - No runs are sent while the disk is full. When disk space becomes available again, the missed-run policy is
   applied.
 
@@ -187,7 +187,7 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send or drop the run of a schedule that is due, and set the timer for the next run."""
+        """Send or drop a schedule's due run, and set the timer for the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
             return  # The schedule was deleted or paused after its timer fired.

@@ -86,9 +86,9 @@ class Access:
     def add_user(self, name: str, sealed: str, replaces_secret: bool, now_ms: int) -> int:
         """Store a new user, or replace the secret of an existing user if `replaces_secret` is true.
 
-        Return the offset that must be durable before the response is sent. Raise `UserExists` if a new user
-        has the name of an existing user, `UserNotFound` if the user to be changed does not exist, or
-        `ClientMistake` if the name is illegal or the maximum number of users has been reached.
+        Return the offset up to which the log must be durable before the response is sent. Raise `UserExists`
+        if a new user has the name of an existing user, `UserNotFound` if the user to be changed does not
+        exist, or `ClientMistake` if the name is illegal or the maximum number of users has been reached.
         """
         check_user_name(name)
         if replaces_secret:
@@ -102,9 +102,9 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user and all of the user's rules and tokens.
+        """Remove a user and all of the user's rules and tokens, or raise `UserNotFound`.
 
-        Return the offset that must be durable before the response is sent, or raise `UserNotFound`.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         self.check_user_exists(name)
         durable_at = self._append(UserRemoved(name), now_ms)
@@ -113,7 +113,7 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules, and return the offset that must be durable before the response is sent.
+        """Store rules, and return the offset up to which the log must be durable before the response is sent.
 
         Raise `UserNotFound` if the user of a rule does not exist, or `ClientMistake` if a rule is illegal or
         a user would have too many rules.
@@ -128,9 +128,9 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove the rules that have the same keys as the given rules.
+        """Remove the rules that have the same keys as the given rules, or raise `RuleNotFound`.
 
-        Return the offset that must be durable before the response is sent, or raise `RuleNotFound`.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
@@ -166,11 +166,11 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token with a lifetime of `kept_ms`, or without an expiration time if `kept_ms` is None.
+        """Store a token with a lifetime of `kept_ms` ms, or without an expiration time if `kept_ms` is None.
 
-        Return the offset that must be durable before the response is sent. Raise `UserNotFound` if the user
-        does not exist, or `ClientMistake` if the maximum number of tokens has been reached or the token id is
-        already in use.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `UserNotFound` if the user does not exist, or `ClientMistake` if the maximum number of tokens has been
+        reached or the token id is already in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -190,9 +190,9 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Revoke a token, and return the offset that must be durable before the response is sent.
+        """Revoke a token, or raise `TokenNotFound` if the token does not exist.
 
-        Raise `TokenNotFound` if the token does not exist.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         if token_id not in self._tokens:
             raise TokenNotFound(

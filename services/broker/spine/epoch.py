@@ -41,8 +41,8 @@ class Epoch:
     def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
         """Begin a newer epoch after all records of the previous epoch have become durable.
 
-        Return the offset that must be durable before the epoch is used. `node` is the leader of the epoch,
-        and `version` is the finalized version of the cluster.
+        Return the offset up to which the log must be durable before the epoch is used. `node` is the leader
+        of the epoch, and `version` is the finalized version of the cluster.
 
         The caller must have verified that the node is the leader. A number that is not higher than the
         current epoch therefore indicates a bug.

@@ -5,8 +5,8 @@
 
 A consumer measures the duration of a lease with its own clock, which is not affected by steps of the broker's
 system clock. For this reason, `Lease.visible_ms`, `Lease.renewed_until_ms`, and the lease timers
-(`services.broker.spine.scheduler`) use elapsed time while a core is in use. All other times are in the
-broker's time, including `leased_ms`, which is part of the receipt handle, and the times in responses and
+(`services.broker.spine.scheduler`) use elapsed time while a core is in use. All other times are expressed in
+the broker's time, including `leased_ms`, which is part of the receipt handle, and the times in responses and
 records.
 
 Rules:

@@ -1,9 +1,10 @@
 """Reading of messages from the log by queue position, skipping damaged and deleted messages.
 
-The first time that an entry of a queue file is read, the entire file is read and verified. A call that reads
-from several queues reads queue files with a total size of up to `QUEUE_FILES_COMPARED_BYTES`, but always at
-least one file. The remaining queue files are read by subsequent calls (`ArrivedMessages.is_unfinished`). Each
-queue file is read in full only once, so that repeated calls eventually complete the operation.
+When an entry of a queue file is read for the first time, the entire file is read and verified. A call that
+reads from several queues reads queue files with a total size of up to `QUEUE_FILES_COMPARED_BYTES`, but
+always at least one file. The remaining queue files are read by subsequent calls
+(`ArrivedMessages.is_unfinished`). Each queue file is read in full only once, so that repeated calls
+eventually complete the operation.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class MessageReader:
 
 
 def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
-    """Yield entries until the limit on queue file bytes that a single call may read is reached."""
+    """Yield entries until the call has read the maximum number of bytes from queue files."""
     with suppress(_ReadLimitError):
         yield from found
 

@@ -30,7 +30,7 @@ Rules
    contents.
 
 Cost: the size of the table is initially 256 KiB and at most 16 MiB. A probe takes 0.2 us, and an insertion
-takes 0.1 us. Half of the insertion time is the id's share of a batch insertion into the table. When ids were
+takes 0.1 us. Half of the insertion time is spent on inserting ids into the table in batches. When ids were
 inserted into the table individually, an insertion took 0.5 to 0.9 us. With an initial size of 16 MiB, each
 send took 0.4 us longer, because the probes caused processor cache misses. At a rate of 1,000 messages per
 second, the table requires 2 MiB for the ids of 40 s. At a rate of 16,000 messages per second, the largest
@@ -169,7 +169,7 @@ class RecentIds:
         newest.clear()
 
     def fill(self, chunks: Iterable[Entries]) -> None:
-        """Add durable entries of the key index, or raise `StoreDamaged` if an entry cannot be read."""
+        """Add durable key index entries, or raise `StoreDamaged` if an entry cannot be read."""
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 

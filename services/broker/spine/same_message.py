@@ -1,10 +1,10 @@
 """Comparison of a message with a stored record, in order to detect repeated sends.
 
-Two messages are compared by meaning rather than byte by byte. Two messages are considered the same if their
-topics, bodies, compression flags, and properties are equal. The properties are compared as dictionaries,
-which contain the user properties, id, tag, keys and key lengths, message group, priority, and lite topic. The
-bytes of equal messages may differ, because protobuf serializes a map in an order that depends on a
-per-process seed, and the order of the properties therefore changes with each restart or takeover.
+Messages are compared by content rather than by their encoded bytes. Two messages are considered the same if
+their topics, bodies, compression flags, and properties are equal. The properties are compared as
+dictionaries, which contain the user properties, id, tag, keys and key lengths, message group, priority, and
+lite topic. The bytes of equal messages may differ, because protobuf serializes a map in an order that depends
+on a per-process seed, and the order of the properties therefore changes with each restart or takeover.
 
 Rules
 1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
@@ -22,8 +22,8 @@ sides. These
    (`is_sent`): timer deliveries, commits, redriven dead letters, and runs of schedules.
 
 Cost: if the properties are in the same order, a comparison of two messages requires only one comparison of
-bytes. Otherwise, both sides must be parsed, which takes about 2 us. A message with a new id is never compared
-with a record.
+bytes. Otherwise, the properties of both messages must be parsed, which takes about 2 us. A message with a new
+id is never compared with a record.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Scheduler:
         """Set the wheels back to `now_ms` if they are ahead of `now_ms` because the clock was set back.
 
         A wheel that is ahead of the clock would not fire new timers until the clock had reached the time of
-        the wheel again. Elapsed time never decreases within a core, but may begin at a lower value when a new
-        core is created for the same store.
+        the wheel again. Elapsed time never decreases during the lifetime of a core, but may begin at a lower
+        value when a new core is created for the same store.
         """
         self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
         self._others = _set_wheel_back(self._others, now_ms)

@@ -3,8 +3,8 @@
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
 1. `append` assigns log and queue offsets and a store time to a draft, adds the encoded record to the next
-   flush, and applies the record immediately. The operation that appended the record therefore continues with
-   the changed state before the flush. Store times never decrease, even if the clock is set back.
+   flush, and applies the record immediately. The changed state is therefore available to the operation before
+   the flush. Store times never decrease, even if the clock is set back.
 2. The `apply` methods of the parts depend only on a fact and its stamp, and not on a clock, a setting, or the
    disk. For this reason, recovery and followers build the same tables from the same records. Recovery and
    followers must call `prepare_queue` for each record before `apply` (`Broker.append_replicated`).
@@ -12,7 +12,7 @@
 these
    records to the queues, the key index, the timers, and the receivers.
 
-A response that depends on a record is sent only when the log is durable beyond the offset of the record.
+A response that depends on a record is sent only after the log has become durable up to the end of the record.
 
 Each of the four draft types has an encoder that returns an `Appended`. For recovery, an `Appended` is created
 from each record in the log (`services.broker.spine.appended`).
