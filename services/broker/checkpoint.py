@@ -6,9 +6,9 @@ written before the snapshot, a crash between the two writes could leave the new 
 snapshot. The older snapshot may list different files, even if it has the same log offset.
 
 The snapshot is written even if a queue file cannot be written or synced, because all queues can be rebuilt
-from the log. In this case, the mark is deleted before the snapshot is written and is not written again
-(`Dispatch.doubt`), so that a later successful sync of the queue file is not trusted. If the sync of any other
-file fails, the checkpoint is aborted and the core is stopped.
+from the log. In this case, the mark is deleted before the snapshot is written, and is not written again
+(`Dispatch.doubt`). For this reason, a later successful sync of the queue file is not trusted. If the sync of
+any other file fails, the checkpoint is aborted and the core is stopped.
 
     begun   the event loop copies references, and no file is written
     take    the event loop copies the rows of large tables in batches; a row is copied before a change

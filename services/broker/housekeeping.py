@@ -18,11 +18,11 @@ record advances the end of the log, so that the second snapshot has a higher log
 records above this "cut_offset" are missing, recovery reports the missing records as damage.
 
     disk used   effect
-    >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments of any age
+    >= 75 %     with --retain-hours or --retain-bytes, the oldest covered segments of any age are deleted
     >= 85 %     the same, and lagging groups no longer prevent a deletion
-    >= 90 %     refuse new messages, half messages, timers (`DiskFull`); receives, acknowledgements, ends of
-                transactions, recalls and deliveries continue
-    full        the same, on the reserve: an empty segment whose deletion makes room for a new one
+    >= 90 %     new messages, half messages, and timers are refused (`DiskFull`), but receives,
+                acknowledgements, commits, rollbacks, recalls, and deliveries continue
+    full        the same, and the reserve (an empty segment) is deleted to make room for a new segment
 
 If new messages are refused for a different reason (`stopped`), the effects are the same as on a disk that is
 90 % full.

@@ -1,6 +1,6 @@
 """The journal, which records operator actions as messages in the internal topic `TW_SYS_JOURNAL`.
 
-    action --> its records, durable --> `add_entry` --> durable --> the response to the action
+    action --> its records are durable --> `add_entry` --> the entry is durable --> response to the caller
 
 1. Every action for which a response was sent is in the journal, even after a restart or a change of leader,
    because journal entries are messages in the log. If a crash interrupts an action before its journal entry
@@ -39,10 +39,10 @@ class Entry(NamedTuple):
     host     the address of the caller
     program  the client program, according to its User-Agent header
     verb     the name of the operation
-    about    the topic, group, timer, task or other object of the action, and its parameters
-    reason   the reason that the caller gave, or ""
-    verdict  the result: a verdict, "done", or the code of a refusal
-    detail   the error message of a refusal, or ""
+    about    the object of the action, such as a topic, group, timer, or task, and its parameters
+    reason   the reason specified by the caller, or ""
+    verdict  the result, which is a verdict, "done", or an error code
+    detail   the error message if the action was refused, or ""
     """
 
     user: str

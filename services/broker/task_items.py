@@ -7,8 +7,8 @@
    newest record contains the offset of the first record of the task. The records between these two offsets
    belong to this task or to tasks that ran at the same time.
 2. The body of a record is a JSON object with the id and the kind of the task, the offset of the task's first
-   record (null in the first record itself), and a list of the form [topic, name, message id, verdict] for
-   each item.
+   record (null in the first record itself), and the items. Each item is a list of the form [topic, name,
+   message id, verdict].
 3. The record that lists a batch is appended after the records of the changes in the batch. A crash may
    therefore lose the list of the last batch, but not the list of an earlier batch.
 4. The records are deleted by retention, together with the segments that contain them.

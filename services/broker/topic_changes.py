@@ -19,8 +19,8 @@
    The topic is then empty and may have lost some of its groups, and repeating the call completes the
    deletion.
 4. The queue offsets of a deleted topic are never reused. If a topic with the same name is created later, its
-   queue offsets begin after the old offsets, so that a receipt handle of the old topic cannot acknowledge a
-   message in the new topic.
+   queue offsets begin after the old offsets. As a result, a receipt handle for the old topic cannot
+   acknowledge a message in the new topic.
 
 Cost: the method `use` examines every queue of the topic once for each consumer group. Weak spot: the next
 offset of each queue of a deleted topic is kept in memory and in snapshots, at a cost of about 100 bytes per

@@ -9,8 +9,8 @@ are served in turn, so that a flood from one client does not delay other clients
 have used a part of the client's allowance, each read is delayed by `THROTTLE_SECONDS`.
 
 All output for a client in one iteration of the event loop is sent with a single `write` at the end of the
-iteration (`WriteQueue`), so that, for example, 32 replies require only one system call. While the socket is
-blocked (`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is blocked by flow
+iteration (`WriteQueue`). For example, 32 replies require only one system call. While the socket is blocked
+(`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is blocked by flow
 control. The total number of unsent bytes on all connections is also limited. If this limit is exceeded, the
 connection with the most unsent bytes is closed (`UnreadBytes`).
 

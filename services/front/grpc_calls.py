@@ -14,9 +14,10 @@ In a request stream, each message is parsed only after `finish_message` has been
 message. In this way, the amount of unparsed data is limited by the client's flow control window. Without this
 rule, one megabyte of compressed data could produce a million parsed messages.
 
-`GrpcCalls` refuses requests with a wrong content type or HTTP method (with an HTTP status), requests for an
-unknown method, requests with an unknown compression, and requests with a message that is too long or
-truncated. The text of each refusal explains the reason, because clients log only the status and its text.
+`GrpcCalls` refuses requests with a wrong content type or HTTP method by sending an HTTP status. It also
+refuses requests for an unknown method, requests with an unknown compression, and requests with a message that
+is too long or truncated. The text of each refusal explains the reason, because clients log only the status
+and its text.
 
 Limits: incomplete requests and unread messages may use up to `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). Calls that exceed a limit are refused.

@@ -31,8 +31,8 @@ to use their tables.
 After the acknowledgement, the size of the dynamic table is considered to be 0, even if the client's next
 block does not contain the size update that is required by RFC 7541 (4.2). For example, nginx never sends the
 size update, and adds entries to the table without ever referencing them. Adding an entry that is larger than
-the table clears the table and is not an error (RFC 7541, 4.4), so that blocks from nginx can be decoded like
-any other blocks. If a block references an entry of the dynamic table, the connection is closed.
+the table clears the table and is not an error (RFC 7541, 4.4). Therefore, blocks from nginx can be decoded
+like any other blocks. If a block references an entry of the dynamic table, the connection is closed.
 
 Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes of
 overhead per field. Requests with larger blocks are refused. If no dynamic table is used, the remaining bytes

@@ -2,7 +2,7 @@
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
-                                                       other bytes       an error message, then close
+                                                       other bytes       error message, then close
 
 The port limits the number of connections and of unauthenticated connections per address, and the idle time of
 a connection (`services.front.admission`). The number and duration of concurrent TLS handshakes are also

@@ -1,8 +1,8 @@
 """Periodic checks of all connections, with a limited amount of work in each event loop iteration.
 
-Setting a timer for each connection would be as expensive as the check itself, and connections that were
-opened at the same time would always be checked at the same time. For this reason, each round of checks has a
-fixed duration and is divided into batches at regular intervals.
+Setting a timer for each connection would be as expensive as the check itself. In addition, connections that
+were opened at the same time would always be checked at the same time. For this reason, each round of checks
+has a fixed duration and is divided into batches at regular intervals.
 """
 
 from __future__ import annotations

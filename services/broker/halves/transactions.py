@@ -2,9 +2,9 @@
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
-A change takes effect when its record is appended (`apply`), except that a new half message becomes open, and
-can be committed or rolled back, only when its record is durable (`publish`). If a producer attempts to commit
-or roll back an expired half message, the attempt is rejected and recorded.
+A change takes effect when its record is appended (`apply`). However, a new half message can be committed or
+rolled back only after its record has become durable (`publish`). If a producer attempts to commit or roll
+back an expired half message, the attempt is rejected and recorded.
 
 The states of open and expired half messages and the most recent outcomes are kept in memory (`txn.outcomes`).
 Older outcomes are read from the log: a half message that is in the log but not in memory has already been

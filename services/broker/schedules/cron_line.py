@@ -1,19 +1,19 @@
 """A parser for cron lines, which follows the rules of crontab(5) in Vixie cron.
 
     field    numbers                          names
-    second   0-59; only in a line of 6 fields -
+    second   0-59, only in a 6-field line     -
     minute   0-59                             -
     hour     0-23                             -
-    day      1-31, L: the last day            -
+    day      1-31, or L for the last day      -
     month    1-12                             jan-dec
-    weekday  0-7; 0 and 7 are Sunday          sun-sat
+    weekday  0-7, where 0 and 7 are Sunday    sun-sat
 
 A field of a cron line is a comma-separated list of items. An item is a number, a range of numbers, or `*`,
 which matches all numbers. A range or `*` can be followed by a step, as in `1-9/2` or `*/5`. Names are not
 case-sensitive and can be abbreviated to three or more letters. The following rules apply to the whole line:
 1. If both the day and the weekday are restricted, a date matches if it matches either of the two fields. A
-   field that begins with `*` does not count as restricted, even if it excludes some dates. In this case, a
-   date must match both fields.
+   field that begins with `*` does not count as restricted, even if it excludes some dates. If either field
+   begins with `*`, a date must match both fields.
 2. A line has a wildcard if its second, minute, or hour field begins with `*`. The wildcard affects the
    behavior at clock changes, as in cron(8); see `services.broker.schedules.recurrence`.
 

@@ -3,7 +3,7 @@
 The missed runs that are not dropped are sent in order, oldest first.
 
     policy  dropped runs
-    skip    all runs that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
+    skip    all runs that are more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 

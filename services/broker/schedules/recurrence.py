@@ -5,9 +5,9 @@ the class CronTrigger of APScheduler. `Recurrence` uses CronTrigger with UTC onl
 wrong results for time zones with clock changes. For example, APScheduler 3.11 skips midnight after a day with
 23 hours. Wall times are converted to UTC in accordance with cron(8):
 
-    second, minute or hour    the clocks skip a time         the clocks repeat a time
-    none begins with `*`      once, directly at the change   the first time only
-    one begins with `*`       it does not occur              both times
+    second, minute, or hour   if the clocks skip the time    if the clocks repeat the time
+    no field begins with `*`  once, at the clock change      only the first time
+    a field begins with `*`   no occurrence                  both times
 
 A clock change of more than three hours is considered to be a correction, and the new time takes effect
 immediately. If a job matches several skipped minutes, Vixie cron runs the job once for each of these minutes.
@@ -115,7 +115,7 @@ class Recurrence:
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a clock change skips a matching wall time, which then occurs at the clock change."""
+        """Return whether there is an occurrence at a clock change because it skips a matching wall time."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False

@@ -6,7 +6,7 @@ delayed by less than this limit is sent regardless of the policy.
 
     policy  missed runs
     skip    no run is sent
-    once    only the last due run is sent
+    once    only the most recent due run is sent
     all     the newest `missed_max` runs are sent, each with its own time, oldest first
 """
 

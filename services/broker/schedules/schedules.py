@@ -1,18 +1,19 @@
 """Recurring messages, which are sent when the timer for the next occurrence of their schedule fires.
 
-Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>` and
-the properties `TW_SCHEDULE` (the name of the schedule) and `TW_OCCURRENCE_MS` (the time of the occurrence).
-The record of an occurrence also advances the cursor of the schedule, from which the next occurrence is
-computed. For this reason, an occurrence is never appended to the log twice, even after a crash or a clock
-step. Schedules are defined by records in the topic `TW_SYS_SCHEDULE` (type 12), whose body is a JSON object:
+Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>`. The
+property `TW_SCHEDULE` contains the name of the schedule, and `TW_OCCURRENCE_MS` contains the time of the
+occurrence. The record of an occurrence also advances the cursor of the schedule, from which the next
+occurrence is computed. For this reason, an occurrence is never appended to the log twice, even after a crash
+or a clock step. Schedules are defined by records in the topic `TW_SYS_SCHEDULE` (type 12), whose body is a
+JSON object:
 
-    verb    further members        effect
-    set     schedule, after_ms     creates or changes the schedule; its occurrences are after `after_ms`
+    verb    additional members     effect
+    set     schedule, after_ms     creates or changes the schedule with occurrences after `after_ms`
     pause   name                   pauses the schedule
-    resume  name, after_ms         resumes the schedule after `after_ms`; earlier runs are not missed
+    resume  name, after_ms         resumes the schedule with occurrences after `after_ms`
     pass    name, until_ms         drops the missed runs up to `until_ms`
                                    (`services.broker.schedules.missed`)
-            trouble                or, if not empty, drops a run that was refused with this reason
+            trouble                if not empty, the error that caused the dropped run to be refused
     delete  name                   deletes the schedule
 
 Rules:
@@ -30,7 +31,7 @@ and all templates are kept in memory. A decision about missed runs requires many
 (`services.broker.schedules.missed`). The number of calendar searches per tick is limited.
 
 Weak spot: the time zone data is provided by the host. If the time zone data is updated, or if the broker is
-moved to another host, future occurrences are computed again from the cursor, and a run may then be skipped or
+moved to another host, future occurrences are computed again from the cursor. A run may then be skipped or
 repeated in terms of local time.
 """
 

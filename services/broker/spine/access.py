@@ -2,10 +2,10 @@
 
 The body of a `TW_SYS_AUTH` record is a JSON object:
 
-    verb     further members             effect
+    verb     additional members          effect
     user     name, sealed, made_ms       adds a user, or replaces the secret of a user
-    gone     name                        removes a user with all its rules and tokens
-    rules    rules                       sets rules; each replaces the rule with the same key
+    gone     name                        removes a user and all of the user's rules and tokens
+    rules    rules                       sets rules, replacing any rules with the same keys
     no rules rules                       removes the rules with the same keys
     token    id, user, digest, made_ms,  adds a token, and removes the user's tokens that had expired at
              expires_ms                  `made_ms`

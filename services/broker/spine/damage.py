@@ -1,7 +1,7 @@
 """The list of store damage found since startup, used for the log, metrics, /readyz, and views.
 
     startup, background check, repair -------+
-    Store.read, .read_appended, .read_entry -+--> places (bounded, once each) --> listeners (the shell)
+    Store.read, .read_appended, .read_entry -+--> list (bounded, no duplicates) --> listeners
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
@@ -14,7 +14,7 @@
    is also reported (`report_repair`).
 3. A gap in a queue is reported, unless it is explained by known damage to the log after the entry that
    precedes the gap. If the gap were not reported, the loss would go unnoticed, because consumer groups skip
-   the lost message, and later recoveries read only the part of the log after a newer snapshot. A gap at the
+   the lost message. Later recoveries also read only the part of the log after a newer snapshot. A gap at the
    beginning of a queue is explained by any known damage before the gap. A search by tag stops at a gap,
    because the tag of the lost message is unknown. Consumer groups skip gaps only in `Groups.skip_gap`, which
    reports the gap.
@@ -23,8 +23,8 @@
 
 A new listener is called once for each existing entry, and then for each further entry as soon as the damage
 is found. The list incurs no cost as long as the store is undamaged. Weak spot: damage that is found by a
-worker thread (in a checkpoint, background check, or `explain`) is reported only when the result of the worker
-is passed to the event loop.
+worker thread, for example during a checkpoint, is reported only when the worker's result is passed to the
+event loop.
 """
 
 from __future__ import annotations

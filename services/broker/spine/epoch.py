@@ -1,4 +1,4 @@
-"""The epoch of a log, which increases with each new leader and is 0 if the store is not in a cluster.
+"""The epoch of a log, which increases with each new leader and is 0 if the store is not part of a cluster.
 
 The leader and its epoch are determined by the shared log. The following rules apply to epochs:
 

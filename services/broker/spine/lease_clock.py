@@ -1,7 +1,7 @@
 """Elapsed time, which is used for leases and is not affected by steps of the system clock.
 
-    broker's time   10:00:00   10:00:10 | set an hour forward | 11:00:10   11:00:20
-    elapsed         10:00:00   10:00:10 |                     | 10:00:10   10:00:20
+    broker's time   10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
+    elapsed time    10:00:00   10:00:10 |                          | 10:00:10   10:00:20
 
 A consumer measures the duration of a lease with its own clock, which is not affected by steps of the broker's
 system clock. For this reason, `Lease.visible_ms`, `Lease.renewed_until_ms`, and the lease timers

@@ -174,7 +174,7 @@ class RecentIds:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
     def expire_before(self, since_offset: int) -> None:
-        """Mark all ids below a log offset as dead."""
+        """Mark the ids of all records below a log offset as dead."""
         assert since_offset >= self.since_offset, "ids that are dead cannot live again"
         self._since = (since_offset - self._origin) << _TAG_BITS
         if self._overflow:

@@ -3,8 +3,8 @@
 Messages are compared by content rather than by their encoded bytes. Two messages are considered the same if
 their topics, bodies, compression flags, and properties are equal. The properties are compared as
 dictionaries, which contain the user properties, id, tag, keys and key lengths, message group, priority, and
-lite topic. The bytes of equal messages may differ, because protobuf serializes a map in an order that depends
-on a per-process seed, and the order of the properties therefore changes with each restart or takeover.
+lite topic. The encoded bytes of equal messages may differ, because protobuf serializes a map in an order that
+depends on a per-process seed. The order of the properties therefore changes with each restart or takeover.
 
 Rules
 1. The two dictionaries must be equal. A message with only some of the properties of a record is a different

@@ -5,8 +5,9 @@ The body of a `TW_SYS_TOPIC` record is a JSON object with the members "name", "m
 members "immunity_ms", "interval_ms", "interval_ms_max", and "count_max". If the topic has a retention, the
 object also has the member "retention_ms". Only the newest record of each topic is valid. A record with the
 members "name" and "deleted" deletes the topic. A record with the members "name" and "held" (the reason) holds
-the timers of the topic, and a record with the members "name" and "released" (timers per second) releases the
-timers (`services.broker.timers.holding`). These two records do not change the settings of the topic.
+the timers of the topic. A record with the members "name" and "released" (timers per second) releases the
+timers (`services.broker.timers.holding`). Holding or releasing timers does not change the settings of the
+topic.
 """
 
 from __future__ import annotations

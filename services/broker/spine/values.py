@@ -1,7 +1,7 @@
 """The results of broker operations, and the effects that a tick requests from the server.
 
-A result that depends on a record has an attribute `durable_at`, which is the log offset up to which the log
-must be durable before the result is returned to the client.
+A result that depends on a record has the attribute `durable_at`. The log must be durable up to this offset
+before the result is returned to the client.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ class TimersJob(Protocol):
 class Retire:
     """A request to run a step of a segment deletion in a worker and then call `continue_retirement`.
 
-    The step must not run before the log is durable up to the `durable_at` of the retirement.
+    The step must not run before the log is durable up to the `durable_at` offset of the retirement.
     """
 
     retirement: Retirement
