@@ -174,7 +174,7 @@ class MessageSender:
         offset, queue_offset = appended.offset, appended.queue_offset
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
 
-    # The methods below detect repeated sends.
+    # The `_find_*_receipt` methods below detect repeated sends.
 
     def _find_first_receipt(
         self, message: Message, message_type: MessageType, now_ms: int

@@ -389,7 +389,7 @@ class Connection(asyncio.Protocol):
         self.calls.http2.send_ping()
         self.schedule_write()
 
-    # The methods below are used by services to process calls.
+    # The methods below process calls.
 
     def _handle_events(self, events: list[Any]) -> None:
         for event in events:

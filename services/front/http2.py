@@ -750,7 +750,7 @@ class Http2Connection:
         elif stream.send_window <= 0:
             self._ready.pop(stream_id, None)
 
-    # The methods below send frames.
+    # The methods below send frames, check limits, and return the state of the connection.
 
     def send_response(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete response, consisting of a header block, DATA, and trailers."""
@@ -1027,7 +1027,7 @@ class Http2Connection:
             self._send_reset(stream_id, Code.NO_ERROR)
         self._remove_stream(stream_id)
 
-    # The methods below end the connection.
+    # The methods below manage the allowance, and end streams and the connection.
 
     def _earn_allowance(self) -> None:
         if self._allowance < self._bounds.idle_frames:

@@ -250,7 +250,7 @@ class Schedules:
                 thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
             )
 
-    # The methods below decide whether a run is sent.
+    # The methods below check schedules and decide whether a run is sent.
 
     def _from_ms(self, schedule: Schedule, now_ms: int) -> int:
         known = self._by_name.get(schedule.name)
