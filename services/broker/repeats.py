@@ -163,7 +163,7 @@ class Repeats:
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # An empty segment has an age of 0, and its first records will be recent.
+        # The age of an empty segment is 0, because its first records will be recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

@@ -62,7 +62,7 @@ class DoneItem:
 
 @dataclass(slots=True, frozen=True)
 class ItemsPage:
-    """A page of the items of a task, in the order in which the task processed the items.
+    """A page of task items, in the order in which the items were processed.
 
     `after` is the cursor of the next page, or None on the last page. A cursor consists of the offset of a
     record and the number of items in this record that were returned on earlier pages.

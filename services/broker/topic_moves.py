@@ -168,7 +168,7 @@ class TopicMoves:
         return self._store.append(copy, now_ms).end_offset
 
     def _is_copied(self, record: Record, target: str, place: str) -> bool:
-        """Return whether a durable copy of a message exists because of an interrupted move."""
+        """Return whether an interrupted move left a durable copy of the message."""
         message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
         if not message_id:
             return False

@@ -219,7 +219,7 @@ class Topics:
 
     def thaw(self, frozen: Any) -> None:
         """Restore all topics from a snapshot."""
-        for row in frozen:  # Snapshots of older versions have fewer fields.
+        for row in frozen:  # Snapshots from older versions have fewer fields.
             fields = (*row, *_DEFAULTS[len(row) - _FIELDS_MIN :])
             name, message_type, queue_count, check_back, retention_ms, hold = fields
             self._put(
