@@ -1,16 +1,16 @@
-"""Client settings for commands, which each node maintains in its store and which list all nodes.
+"""The client settings files that each node maintains in its store for use by `tidewheel` commands.
 
 In the file `STORE/access/tidewheel.toml`, the setting `http` lists the addresses of all nodes, beginning with
 this node, and the setting `http_ca` refers to the file `nodes.pem`. The file `STORE/access/nodes.pem`
 contains the certificates of these nodes, as announced in the shared log.
 
-Nodes create their own certificates, which are not signed by a certificate authority and are not trusted by
-other machines. Nodes trust the certificates in the shared log (`peers`), and commands trust those in
-`nodes.pem`. The files on different nodes differ only in the order of the nodes. The files contain no secrets,
-so an administrator can copy them to other machines. The settings refer to the token file by its path, which
-should be the same on all nodes.
+Nodes create their own certificates. Because no certificate authority signs these certificates, other machines
+do not trust them by default. Nodes trust the certificates in the shared log (`peers`), and commands trust the
+certificates in `nodes.pem`. Apart from the order of the nodes, the files are identical on all nodes. The
+files contain no secrets, so an administrator can copy them to other machines. The settings specify the token
+file by its path, so the path should be the same on all nodes.
 
-Weak spot: a follower that has not announced its copy yet is missing from the files of other nodes.
+Weak spot: a follower is not listed in the files of other nodes until it has announced its copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The HTTP URL of each node, mapped to its certificate in PEM format, or to "" for an http:// URL."""
+"""A mapping from the HTTP URL of each node to its PEM certificate, or to "" for an http:// URL."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
@@ -60,7 +60,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Rewrite both files whenever the set of known nodes changes, until the task is cancelled."""
+    """Until the task is cancelled, rewrite both files whenever the known nodes change."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

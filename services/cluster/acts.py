@@ -1,11 +1,11 @@
-"""The acts of a follower or candidate, which use the engine and the replica at the request of the election.
+"""The actions that the election directs a follower or candidate to perform on the engine and the replica.
 
-Each method performs one act and returns the result for the election without storing it. Acts block on the
-engine or the disk, so a node runs them in worker threads. Only one act runs at a time, except that
-`check_copy_and_disk` and `append_complaint` can run concurrently with another act. The simulation uses the
-same methods.
+Each method performs one action and returns the result, which the node then passes to the election. Actions
+block on engine or disk I/O, so the node performs them in worker threads. Actions run one at a time, except
+that `check_copy_and_disk` and `append_complaint` can run concurrently with another action. The simulation
+calls the same methods.
 
-Until the node becomes the leader, only the acts access the replica. On the leader, the event loop owns the
+Until the node becomes the leader, only these actions access the replica. On a leader, the event loop owns the
 replica (`services.cluster.leading.lead`).
 """
 
@@ -79,22 +79,25 @@ class NodeActions:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The identity of this node at the last check, written only by the event loop."""
+        """The identity of this node as of the last check. Only the event loop sets this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None while a copy replaces it, written only by the event loop."""
+        """The open replica, or None if a copy is replacing it. Only the event loop sets this attribute."""
 
     def prepare_act(self, act: Act) -> None:
-        """Release the replica before an act that replaces it. Call this method only from the event loop."""
+        """Release the replica before an action that replaces it.
+
+        Call this method only from the event loop.
+        """
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def apply_answer(self, answer: Input) -> None:
-        """Store the replica or the identity from the result of an act.
+        """Store the replica or the identity that an action has returned.
 
         Call this method only from the event loop.
         """
@@ -106,12 +109,12 @@ class NodeActions:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica, which must not be None."""
+        """The open replica. Access this property only if a replica is open."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the record that caused an act to fail, or None.
+        """Return the unreadable record that caused an action to fail, or None if there is none.
 
         Call this method only from the event loop.
         """
@@ -131,7 +134,7 @@ class NodeActions:
         return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
-        """Apply the next records of the shared log, at most a few MiB per call.
+        """Apply the next shared log records to the replica, up to a few MiB per call.
 
         If `must_check` is true, first check that the log still contains the records that this node has
         already read. Raise `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or
@@ -147,7 +150,10 @@ class NodeActions:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Apply the next records of the shared log, at most a few MiB. Raise the same errors as `read`."""
+        """Apply the next shared log records, up to a few MiB.
+
+        This method raises the same errors as `read`.
+        """
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -174,14 +180,14 @@ class NodeActions:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint that the leader of an epoch does not respond to client calls."""
+        """Append to the shared log a complaint that an epoch's leader does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(Unknown, Refused):  # the complaint is repeated later
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def check_copy_and_disk(self, has_read_all: bool) -> LookDone:
-        """Check the free disk space and the copy, and announce the copy.
+        """Check the free disk space and the copy, and announce the copy in the shared log.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -215,7 +221,7 @@ class NodeActions:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Check that this node's EPOCH record is the newest one and that no record is lost.
+        """Check whether this node's EPOCH record is the newest one, and that no record has been lost.
 
         Raise `Unknown` if the engine does not respond, or `Halted` if it has lost a record that this process
         has read.
@@ -233,9 +239,9 @@ class NodeActions:
     def copy(self, where: Unreadable | None = None) -> Copied:
         """Fetch a copy from another node.
 
-        If `where` is given, the copy must extend past this unreadable record. Raise `Unknown` if the engine
-        does not respond, `TooOld` if this node does not support the cluster's version, `CopyRefused` if no
-        node provides a copy, or OSError if the disk fails.
+        If `where` identifies an unreadable record, the copy must extend past that record. Raise `Unknown` if
+        the engine does not respond, `TooOld` if this node does not support the cluster's version,
+        `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
         if found.epoch is not None:
@@ -257,4 +263,4 @@ CARRIED_OUT: Final[dict[Act, Callable[[NodeActions, Any], Input | None]]] = {
     Act.CONFIRM: NodeActions.confirm,
     Act.COPY: NodeActions.copy,
 }
-"""The methods that perform the acts."""
+"""The method that performs each action."""

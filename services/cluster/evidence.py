@@ -1,6 +1,6 @@
-"""A state machine without I/O for the evidence that the records in a node's copy were accepted.
+"""The state machine that tracks the evidence for the accepted records in a node's copy. It performs no I/O.
 
-A copy contains the accepted history up to a log offset, the accepted end. The file `evidence`
+A copy contains the accepted history up to a log offset called the accepted end. The `evidence` file
 (`services.cluster.evidence_file`) contains the accepted end, the chain at that offset, and the last leader
 record that the node has applied. The evidence enables a node to detect that the engine has lost records or
 was restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared
@@ -11,7 +11,7 @@ log past the evidence and found no contradiction.
     AGREED     no record of the copy is lost in the log      -
 
 Before a node reads further records, `sharedlog.witness` looks up the evidence record in the engine. If the
-evidence record remains missing or replaced for some time, the node halts.
+evidence record is still missing or replaced after `witness.LOST_MS`, the node halts.
 
 Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
@@ -20,7 +20,7 @@ Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VER
     no valid record      write: lost in a power failure        cut: no flush ended there
     different record     HALT: the histories differ            set aside, then cut: never accepted
 
-The state is determined when the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
+The state is determined once the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
@@ -38,8 +38,9 @@ another node's copy, or with the whole shared log, only if the replacement cover
                                      -                       any other         refuse
 
 Cost: each record requires a few comparisons, and each flush after a checkpoint requires one disk read. Weak
-spot: after a power failure, the evidence may be one second old, or may extend past the end of the log
-(`evidence_file`). The loss of records from the last second before a power failure cannot be detected.
+spot: after a power failure, the evidence may be about one second old, or its accepted end may lie beyond the
+end of the log (`evidence_file`). The loss of records from the last second before a power failure cannot be
+detected.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The accepted history that a node has read. `record` is the offset of the last applied leader record.
+    """A summary of the accepted history that a node has read.
 
-    The fields `end` and `chain` describe the history up to and including this record, and `crc` is the CRC-32
-    of the record.
+    `record` is the offset of the last leader record that the node has applied, and `crc` is the CRC-32 of
+    that record. The fields `end` and `chain` describe the history up to and including that record.
     """
 
     cluster: bytes
@@ -137,9 +138,9 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The end of the history that a fold has read, the chain at this end, and the offset of the next record.
+    """The end of a fold's history, the chain at that end, and the offset of the next record to read.
 
-    `last` contains the offset and the CRC-32 of the last applied record, or None if no record has been
+    `last` contains the offset and the CRC-32 of the last applied record, and is None if no record has been
     applied.
     """
 
@@ -152,9 +153,10 @@ class FoldProgress(NamedTuple):
 class CopyProof:
     """The evidence for a node's copy, and the state of the comparison between the copy and the shared log.
 
-    `claimed` is the evidence in the file, `checkpoint` is the progress at which the fold starts, and `trace`
-    is the result of comparing the evidence with the fold. Evidence that belongs to another cluster, such as
-    the cluster before a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
+    `claimed` is the evidence in the `evidence` file, `checkpoint` is the progress of the fold at the
+    checkpoint, and `trace` is the result of comparing the evidence with the fold. Evidence that belongs to
+    another cluster, such as the cluster before a restore, is ignored. Raise `Halted` if the checkpoint
+    belongs to another history.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
-        """Return the action for `offset`, which is where the disk first differs from an accepted flush.
+        """Return the action to take at `offset`, where the log files first differ from an accepted flush.
 
         Raise `Halted` if the histories of the copy and the shared log differ.
         """
@@ -189,10 +191,10 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Check the fold after each applied record, and raise `Halted` if it contradicts the evidence.
+        """Compare the fold with the evidence, and raise `Halted` if the two contradict each other.
 
-        If the log has lost no records, the progress of the fold after the evidence record matches the
-        evidence.
+        Call this method after each applied record. If the log has lost no records, the fold matches the
+        evidence immediately after it has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -204,7 +206,7 @@ class CopyProof:
         self.state = State.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return new evidence for a copy that contains all bytes up to `end`, or None if there is none.
+        """Return the new evidence for a copy that contains all bytes up to `end`, or None if nothing is new.
 
         `led` contains the offset and the CRC-32 of the newest leader record that the fold has applied.
         """
@@ -218,7 +220,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the shared log has confirmed the evidence, or there is no evidence to confirm."""
+        """Whether the node may lead, because the evidence has been confirmed or does not exist."""
         return self.state is State.AGREED
 
     def _lost(self, read: FoldProgress) -> Halted:
@@ -236,7 +238,7 @@ def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
 
 
 def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
-    """Compare the chain of the evidence with a fold from a checkpoint."""
+    """Compare the chain in the evidence with the history of a fold that was restored from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return ChainComparison.NOT_READ
     if fold.end < claimed.end:
@@ -247,5 +249,8 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 
 
 def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
-    """Return whether a copy with this evidence may be replaced with another copy or the whole shared log."""
+    """Return the verdict on replacing a copy that has the evidence `claimed` with another copy.
+
+    The replacement may also be the whole shared log.
+    """
     return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

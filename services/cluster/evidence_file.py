@@ -1,7 +1,7 @@
-"""The file `evidence`, which describes the accepted history of a node's copy (`services.cluster.evidence`).
+"""The `evidence` file, which records the accepted history of a node's copy (`services.cluster.evidence`).
 
-The file consists of three 4,096-byte slots, so no two slots share a sector or page. The fields of a slot are
-big-endian:
+The file consists of three 4,096-byte slots. This size ensures that no two slots share a disk sector or a
+memory page. All slot fields are big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -16,27 +16,27 @@ big-endian:
     68     4      CRC-32 of the preceding 68 bytes
 
 Rules
-1. The leader and the followers write a slot after each accepted flush and each accepted BEAT record, once the
-   log files contain all bytes up to `end`. Writes to slots are not synced immediately.
-2. Once per second, the node syncs the log files and then the file `evidence`, which makes the last written
-   slot durable.
+1. After each accepted flush and each accepted BEAT record, the leader and the followers write a slot, but
+   only once the log files contain all bytes up to `end`. Slot writes are not synced immediately.
+2. Once per second, the node syncs the log files and then the `evidence` file. This sync makes the most
+   recently written slot durable.
 3. A durable slot is not overwritten until another slot is durable. All writes between two syncs go to the
-   same slot, and all writes during a sync go to the third slot. A power failure can damage at most two slots,
-   so at least one slot remains valid.
-4. When a node opens its copy, it writes, syncs and renames a new file, because the last writes of a killed
-   process may exist only in memory. A failed sync makes the copy unusable (`services.cluster.replica`), so
-   the node reopens it.
+   same slot. Writes during a sync go to the slot that is neither durable nor being synced. A power failure
+   can therefore damage at most two slots, and at least one slot remains valid.
+4. When a node opens its copy, it atomically replaces the file with a new, synced file, because the last
+   writes of a killed process may exist only in the page cache. A failed sync makes the copy unusable
+   (`services.cluster.replica`), so the node reopens the copy.
 
-If the process is killed, only the flush in progress is lost. In a power failure, the writes since the last
-sync are lost, which cover at most one second plus the duration of a sync. The evidence on disk may therefore
-be outdated after a power failure. If the operating system wrote the slot to disk before the log, the end in
-the evidence may also be after the last valid record. The node then rewrites the missing bytes from the shared
-log, whereas `cluster restore` reports them as missing. No accepted record is lost as long as the engine still
-has all accepted records.
+If the process is killed, only the evidence of the flush in progress is lost. A power failure loses all slot
+writes since the last sync, which span at most one second plus the duration of a sync. After a power failure,
+the evidence on disk may therefore be out of date. If the operating system wrote the slot to disk before the
+log, the accepted end in the evidence may also lie beyond the last valid log record. In this case, the node
+rewrites the missing bytes from the shared log, whereas `cluster restore` reports the bytes as missing. No
+accepted record is lost as long as the engine retains all accepted records.
 
 Cost: each flush requires a 72-byte write, and the node performs two syncs per second. Weak spot: if all slots
-are damaged, the accepted end is unknown. A node without a valid slot halts (`EvidenceDamaged`), and a restore
-uses all valid records.
+are damaged, the accepted end is unknown. A node that finds no valid slot halts (`EvidenceDamaged`), and a
+restore includes all valid log records.
 """
 
 from __future__ import annotations
@@ -64,23 +64,26 @@ class EvidenceDamaged(Halted):
 
 
 class EvidenceFile:
-    """The evidence file on `disk`, which is rewritten with `evidence`. `write` and `sync` are thread-safe."""
+    """The evidence file on `disk`. The methods `write` and `sync` are thread-safe.
+
+    If `evidence` is given, the constructor replaces the file with a new one that contains this evidence.
+    """
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot for the next write. The previous slot is durable or is being synced."""
+        """The number of the slot to write next. The previous slot is durable or is being synced."""
         self._is_unsynced = False
-        """Whether the slot has been written since the last sync. Otherwise, a sync has no effect."""
+        """Whether the slot has been written since the last sync. If not, `sync` does nothing."""
         self.written = evidence
-        """The last written evidence, or None if the file does not exist yet."""
+        """The evidence most recently written to the file, or None if the file does not exist yet."""
         if evidence is not None:
             self._begin(evidence)
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Open the evidence file of a store, which may be missing.
+        """Open the evidence file of a store, even if the file does not exist yet.
 
         Raise `Halted` if the file is damaged, or OSError if the disk fails.
         """
@@ -90,7 +93,7 @@ class EvidenceFile:
     def write(self, evidence: Evidence) -> None:
         """Write new evidence.
 
-        Only the first write to a new file is synced. Raise OSError if the disk fails.
+        Only the write that creates the file is synced. Raise OSError if the disk fails.
         """
         with self._lock:
             if self.written is None:
@@ -113,7 +116,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Create or replace the file durably and atomically."""
+        """Durably and atomically create or replace the file."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")
@@ -123,7 +126,7 @@ class EvidenceFile:
 
 
 def read(disk: Disk) -> Evidence | None:
-    """Return the evidence in a store, or None if the file is missing.
+    """Return the evidence that is stored on `disk`, or None if the evidence file is missing.
 
     Raise `Halted` if the file is damaged, or OSError if the file cannot be read.
     """
@@ -148,13 +151,13 @@ def _newest(disk: Disk) -> tuple[int, Evidence | None]:
 
 
 def encode(number: int, evidence: Evidence) -> bytes:
-    """Return the bytes of a slot."""
+    """Encode a write number and evidence as the bytes of a slot."""
     head = _SLOT.pack(_MAGIC, number, *evidence)
     return head + _CRC.pack(zlib.crc32(head))
 
 
 def decode(slot: bytes) -> tuple[int, Evidence] | None:
-    """Return the number and the content of a slot, or None if the slot is damaged."""
+    """Decode a slot into its write number and its evidence, or return None if the slot is damaged."""
     head, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head) or not head.startswith(_MAGIC):
         return None

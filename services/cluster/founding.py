@@ -1,22 +1,22 @@
-"""Creation of a cluster from the store of a standalone broker or of a node whose cluster was lost.
+"""Creation of a cluster from the store of a standalone broker, or from a node's store after a cluster loss.
 
     log end of the store    --> GENESIS record in the shared log
     store                   --> store of the first node
 
-The GENESIS record contains the log offset at which the history continues. Only the store of the first node
-contains the earlier data, so every other node must first copy that store (`copies.transfer`). The shared log
-of the new cluster is trimmed as usual.
+The GENESIS record contains the log offset at which the shared log continues the history of the store. Only
+the store of the first node contains the earlier data, so every other node must first copy that store
+(`copies.transfer`). The shared log of the new cluster is trimmed as usual.
 
 The command `create --from` uses the whole store of a standalone broker. The command `restore` uses the store
-of a node, with all valid records up to the end of its evidence, or with all valid records if the evidence is
-damaged or missing (`RemainingData`). Damaged records, and records that the cluster accepted later, are lost.
-To confirm the loss, the operator must pass the offset and the number of damaged bytes that the error message
-states (`LossNotAccepted`). The damaged bytes remain on disk (`holes`), and valid bytes after the offset are
-set aside (`tail`).
+of a node (`RemainingData`). It includes all valid records up to the accepted end in the evidence, or all
+valid records in the store if the evidence is damaged or missing. Damaged records and records that the cluster
+accepted later are lost. To confirm the loss, the operator must pass the offset and the number of damaged
+bytes that are given in the error message (`LossNotAccepted`). The damaged bytes remain on disk (`holes`), and
+valid bytes after the offset are set aside (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
-   before the name is written, the store still belongs to a standalone broker. A shared log that contains no
+   before the name is written, the store remains that of a standalone broker. A shared log that contains no
    records does not count as a cluster.
 2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
    epochs remain unambiguous.
@@ -64,7 +64,7 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""The maximum number of damaged ranges in an error message."""
+"""The maximum number of damaged ranges that an error message lists."""
 
 
 class FoundedCluster(NamedTuple):
@@ -75,13 +75,13 @@ class FoundedCluster(NamedTuple):
 
 
 class RemainingData(NamedTuple):
-    """The part of the cluster's log that remains in a node's store, as CommitLog offsets.
+    """The part of the cluster's log that remains in a node's store, described by CommitLog offsets.
 
-    A restore includes all valid records up to `end`, and excludes the damaged ranges, `damaged`, and the
-    valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is
-    known to be accepted up to `accepted_end`. If the store contains no usable evidence, `unproven` contains
-    the reason. Without evidence, the actual accepted end may be higher than `accepted_end`, and a restore
-    includes all valid records.
+    A restore includes all valid records up to `end`. It excludes the damaged ranges in `damaged` and the
+    valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The cluster
+    is known to have accepted the log up to `accepted_end`. If the store contains no usable evidence,
+    `unproven` states the reason. Without evidence, the actual accepted end may be higher than `accepted_end`,
+    and a restore includes all valid records.
     """
 
     checkpoint: int
@@ -106,11 +106,11 @@ class RemainingData(NamedTuple):
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of restored bytes for which there is no proof that the cluster accepted them."""
+        """The number of restored bytes that are not proven to have been accepted by the cluster."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the values to report for a restore, as a JSON-serializable dictionary."""
+        """Return the figures to report for a restore, as a JSON-serializable dictionary."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -224,7 +224,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a description of the confirmed numbers that do not match the store, or "" if they all match."""
+    """Return a message about confirmed numbers that do not match the store, or "" if all of them match."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -234,7 +234,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return the reason why a cluster cannot be created at the URL, or ""."""
+    """Return the reason why a cluster cannot be created at the URL, or "" if it can be created."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -385,5 +385,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(layout.EVIDENCE)  # last, because the log of the lost cluster may reappear without its end
+    disk.delete(layout.EVIDENCE)  # deleted last, because the lost cluster's log may reappear truncated
     return cluster, position.end

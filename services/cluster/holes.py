@@ -1,20 +1,21 @@
-"""The file `holes`, which lists the damage in the log and in keep files that an operator has accepted.
+"""The `holes` file, which lists the operator-accepted damage in the log and in keep files.
 
 A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
-remain unchanged on disk, and the broker skips them like any other damage (docs/damage.md). The file `holes`
+remain unchanged on disk, and the broker skips them like any other damage (docs/damage.md). The `holes` file
 allows a node to distinguish accepted damage from new damage. When a node detects new damage, it fetches
-another node's copy, but the bytes in a hole do not exist on any node.
+another node's copy. A hole cannot be repaired in this way, because the missing bytes do not exist on any
+node.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
 list of [first offset, end offset] pairs in ascending order and without overlaps. The field `keep` is the
 number of damaged bytes in keep files.
 
 Rules
-1. Only a restore writes the file `holes`, before it creates the new cluster. Every copy of the store includes
-   the file `holes`.
+1. Only a restore writes the `holes` file, before it creates the new cluster. Every copy of the store includes
+   the `holes` file.
 2. Damage outside the holes makes the copy unusable.
-3. When a message or a queue entry is read, only a single damaged location is reported, which may be a gap
-   that a hole has left in a queue. For this reason, the node scans the whole segment before it treats the
+3. A failed read of a message or a queue entry reports only a single damaged location. This location may be a
+   gap that a hole has left in a queue. For this reason, the node scans the whole segment before it treats the
    copy as damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
@@ -48,7 +49,7 @@ class Holes(NamedTuple):
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes in a store, which are empty if the file is missing or damaged.
+    """Return the accepted damage in a store. The result is empty if the `holes` file is missing or damaged.
 
     Raise OSError if the file cannot be read.
     """
@@ -61,7 +62,7 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Write the file durably, or delete it if there are no holes.
+    """Write the `holes` file durably, or delete the file if there are no holes.
 
     Raise OSError if the disk fails.
     """
@@ -115,7 +116,7 @@ def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -
     """Return the damage in the log between `since` and `end` that is outside the holes.
 
     If no record begins at `since`, because the offset belongs to a different history, the whole segment is
-    read. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
+    scanned. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))
@@ -129,7 +130,7 @@ def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -
 def _damage(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     scan = LogScan(disk, segment_bytes, since, end)
     scan.check()
-    # Damage after `end` is not reported by this function.
+    # Omit any damage after `end`.
     found = [
         Damage(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end
     ]

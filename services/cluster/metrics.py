@@ -69,7 +69,7 @@ class ClusterMetrics(Collector):
     async def progress(self) -> dict[str, Any]:
         """Return the progress of a leader as a JSON value.
 
-        Progress is measured at most once every LOOK_EACH_MS.
+        Progress is measured at most once every `LOOK_EACH_MS` milliseconds.
         """
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():

@@ -1,15 +1,15 @@
-"""Connections between nodes, which use TLS with a pinned certificate if the other node offers TLS.
+"""Connections between nodes. A connection uses TLS with a pinned certificate if the other node offers TLS.
 
-A node announces its certificate in the shared log, in PEM format and without the rest of the chain. The
-leader announces its certificate in EPOCH and BEAT records, and nodes that provide copies announce theirs in
-CHECKPOINT records. A node that connects to another node trusts exactly the announced certificate, regardless
-of its issuer. Nodes already trust the shared log, so no certificate authority is involved. A node without a
-certificate is reachable only from its own machine, and its ports use plaintext.
+A node announces its certificate in the shared log in PEM format. The rest of the certificate chain is not
+announced. The leader announces its certificate in EPOCH and BEAT records, and nodes that provide copies
+announce theirs in CHECKPOINT records. A node that connects to another node trusts exactly the announced
+certificate, regardless of its issuer. Nodes already trust the shared log, so no certificate authority is
+involved. A node without a certificate is reachable only from its own machine, and its ports use plaintext.
 
-A node announces a renewed certificate within seconds. Until the certificate is announced, other nodes reject
-it, send no data, and retry the connection (`forwarding`). If `--tls-clients` is set, a node also presents its
-certificate as a TLS client of the other nodes, so the certificate must be issued by an authority in the file
-that `--tls-clients` specifies.
+A node announces a renewed certificate within seconds. Until a renewed certificate is announced, other nodes
+reject it, send no data to the node, and retry the connection (`forwarding`). If `--tls-clients` is set, a
+node also presents its certificate as a TLS client of the other nodes, so the certificate must be issued by an
+authority in the file that `--tls-clients` specifies.
 
 A network that silently drops packets leaves half-open connections. For this reason, a connection attempt is
 abandoned after `CONNECT_SECONDS`, and an open connection is closed if nothing, not even a TCP
@@ -17,8 +17,8 @@ acknowledgement, is received for `SILENT_SECONDS`. A live node may take as long 
 timeout allows.
 
 Cost: each gRPC connection and each HTTP request requires a TLS handshake, and each gRPC call takes about 50
-us of CPU time on each of the two nodes. Weak spot: gRPC also verifies a host name, which the caller takes
-from the certificate, so a certificate without a name cannot be used.
+us of CPU time on each of the two nodes. Weak spot: gRPC also verifies the host name. The caller takes the
+expected host name from the certificate, so a certificate without a name cannot be used.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""The socket options that send a keepalive probe to a silent peer every second, where the system supports it.
-"""
+"""The socket options that make the operating system probe a silent peer every second, where supported."""
 
 
 class CertificateMismatch(ConnectionError):
@@ -70,7 +69,7 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
 
 def load_identity(files: TlsFiles) -> Identity:
-    """Return the identity of a node, as read from the TLS files `files`.
+    """Load the identity of a node from its TLS files.
 
     Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
     """
@@ -107,10 +106,10 @@ def name_in(certificate: str) -> str:
 
 
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Return an open connection to the HTTP interface at `url`, which must have the given certificate.
+    """Open a connection to the HTTP interface at `url`, and require the peer to have the given certificate.
 
     A response times out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate,
-    or another OSError if the connection fails. No request is sent before an error is raised.
+    or another OSError if the connection fails. If an error is raised, no request has been sent.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -134,7 +133,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable TCP keepalive probes, so that the connection to a silent peer is closed."""
+    """Enable TCP keepalive probes on a socket, so that a connection to a silent peer is closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:

@@ -1,11 +1,11 @@
-"""The tail of a node's log, which consists of the bytes after the checkpoint that are not yet confirmed.
+"""The tail of a node's log: the bytes after the checkpoint that the shared log has not confirmed yet.
 
     checkpoint                   accepted end                             end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
         ^ each flush from the shared log is compared with the bytes at its offset and then written there
 
-The shared log confirms or replaces the tail. This module compares each accepted flush with the tail, and
-`services.cluster.evidence` selects the action:
+As the node reads the shared log, each part of the tail is either confirmed or replaced. This module compares
+each accepted flush with the tail, and `services.cluster.evidence` determines the action to take:
 
     advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
     set aside        copy the valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, to the file
@@ -13,12 +13,12 @@ The shared log confirms or replaces the tail. This module compares each accepted
     cut              delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Bytes on disk that are identical to those of a flush are overwritten as well, because they may exist only in
-memory. The comparison of the tail ends after a cut or at the end of the log files.
+Bytes that already match a flush are rewritten as well, because they may exist only in the page cache. The
+comparison ends after a cut, or when it reaches the end of the log files.
 
-Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the tail
-that was last set aside is kept, up to the first damaged record or, during a restore, up to the last valid
-record.
+Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the most
+recently set-aside tail is kept. This tail ends at the first damaged record or, in a restore, at the last
+valid record.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """The tail after the checkpoint at `end_offset`, in segments of `segment_bytes` bytes."""
+    """The tail of a log with segments of `segment_bytes` bytes, beginning at the checkpoint `end_offset`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset at which the log files end. The tail contains no flushes after this offset."""
+        """The log offset at which the log files end. Flushes after this offset need not be compared."""
         self.has_bytes = self._end > end_offset
         """Whether the tail contains bytes that have not been compared yet."""
 
     def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Compare the next accepted flush with the tail, and prepare the log files for the flush.
+        """Compare the next accepted flush with the tail, and prepare the log files for writing the flush.
 
         Raise `Halted` if the tail belongs to another history, or OSError if the disk fails.
         """
@@ -74,7 +74,8 @@ class Tail:
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
         """Cut the tail at `offset`, the end of the accepted records, and set later valid records aside.
 
-        The part to be set aside ends at `sound_until`, by default at the end of the contiguous valid records.
+        The part to be set aside ends at `sound_until`, which defaults to the end of the contiguous valid
+        records.
         """
         if not self.has_bytes:
             return
@@ -97,7 +98,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
-        """Compare a flush with the disk, and return the result and the offset of the first difference.
+        """Compare a flush with the log files, and return the result and the offset of the first difference.
 
         If there is no difference, the offset is the end of the flush.
         """
@@ -121,7 +122,7 @@ class Tail:
     def _is_equal(self, part: SharedRecord) -> bool:
         """Return whether the bytes on disk are identical to those of `part`.
 
-        Also return False if `part` ends with zeros or extends past the end of a segment.
+        The result is also False if `part` ends with zeros or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -136,7 +137,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the `zeros` bytes after a record on disk are all zero or past the file's end."""
+        """Return whether the `zeros` bytes after a record are all zero or lie past the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -149,7 +150,7 @@ class Tail:
         return holds_other(self._disk.view(path), position, offset, self._imported_until)
 
     def _clear_closed(self, flush: Sequence[SharedRecord]) -> None:
-        """Clear the unused ends of the segments that a flush closes."""
+        """Clear the unused space at the end of each segment that a flush closes."""
         for part in flush:
             if part.zeros:
                 self._clear_from(part.end - part.zeros)
@@ -166,7 +167,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Preserve records that may not have been accepted by copying them to the folder `aside`.
+        """Copy records that may not have been accepted to the folder `aside`.
 
         If the disk fails, log a warning and continue.
         """
@@ -190,7 +191,10 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (log offset, bytes, number of following zeros) for each record in `part`, including blanks."""
+    """Yield the log offset, the bytes and the number of following zeros for each record in `part`.
+
+    Blank records are included.
+    """
     at, body = 0, part.body
     while at < len(body):
         length, magic = _HEAD.unpack_from(body, at)
