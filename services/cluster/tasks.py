@@ -1,4 +1,4 @@
-"""The tasks of a node: one act at a time, and concurrent tasks, which a role change cancels."""
+"""The asyncio tasks of a node: the current action, and the concurrent tasks that a role change cancels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """The running tasks of a node. The error of a failed task is passed to `broken`."""
+    """The running tasks of a node. If a task fails, its error is passed to `broken`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken

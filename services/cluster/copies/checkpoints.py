@@ -7,7 +7,7 @@ Rules
 1. An announced copy is known to be valid: the node has read back the snapshot file and every log record
    before the snapshot, and all CRCs match. Records that were verified for an earlier announcement are not
    read again.
-2. A node repeats its announcement as long as the shared log contains a different announcement of that node,
+2. A node repeats its announcement as long as the shared log contains a different announcement from that node,
    because a record may be delayed or lost.
 3. Instead of announcing a damaged copy, a node fetches the copy of another node (`StoreDamaged`, see
    `copying`).
@@ -56,7 +56,7 @@ class OwnCopy:
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, from which a check of a discarded copy can be recognized as outdated."""
+        """The number of the copy, which is used to detect that a check refers to a discarded copy."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return a record that announces the newest checkpoint, or None if no announcement is due.
@@ -94,9 +94,9 @@ class OwnCopy:
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return the announcement that this node has no copy and needs all records from `next_record` onward.
+        """Return a record stating that this node has no copy and needs all records from `next_record` onward.
 
-        If `unreadable` is given, the announcement also reports this record as unreadable.
+        If `unreadable` is given, the returned record also reports the unreadable record that it identifies.
         """
         with self._lock:
             self.number += 1
@@ -106,7 +106,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding for this node in the case that it has no copy."""
+        """Return the holding that this node announces if it has no copy."""
         return Holding(
             next_record,
             http=self._http,

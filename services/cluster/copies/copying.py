@@ -1,13 +1,13 @@
-"""Announcing a node's own copy, trimming the shared log, and fetching the copy of another node.
+"""Announcement of a node's own copy, trimming of the shared log, and retrieval of another node's copy.
 
 After reading back a checkpoint, the node announces its copy with a CHECKPOINT or HOLD record in the shared
-log (`checkpoints`). When all nodes have the records before an offset, the leader trims these records.
+log (`checkpoints`). The leader trims shared log records once no node needs them anymore.
 
 To fetch a copy, a node appends a HOLD record, which prevents later trims, and requests a complete copy from
 another node (`transfer`). If a node cannot read a record, the copy must extend past that record
-(`log_damage`). If no node provides a copy and the shared log is complete, the node clears its disk and reads
-the log from the beginning. When a fetched copy is first opened, the node verifies the whole copy, because
-data that was damaged on the sender's disk has valid transfer checksums.
+(`log_damage`). If no node provides a copy and the shared log is complete, the node deletes its store and
+reads the log from the beginning. When a fetched copy is first opened, the node verifies the whole copy,
+because the transfer checksums do not reveal data that was already damaged on the sender's disk.
 
 Rules
 1. If the engine does not accept an announcement, the node repeats the announcement (`OwnCopy`). A failed trim
@@ -60,8 +60,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of bytes to compare before the accepted end if the copy's chain starts after the accepted end.
-"""
+"""The number of bytes before the accepted end to compare if the copy's chain starts after that end."""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -113,8 +112,8 @@ class StoreCopier:
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
         """Return the information in the shared log that a node needs to fetch a copy.
 
-        If `where` is given, report this unreadable record, once per epoch. Raise `Unknown` if the engine does
-        not respond, or `TooOld` if this node does not support the cluster version.
+        If `where` identifies an unreadable record, report the record once per epoch. Raise `Unknown` if the
+        engine does not respond, or `TooOld` if this node does not support the cluster version.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -129,7 +128,7 @@ class StoreCopier:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch an announced copy, or prepare to read the log from its beginning, and return the source.
+        """Fetch an announced copy, or prepare to read the log from its beginning, and describe the source.
 
         Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not respond, or OSError
         if the disk fails.

@@ -1,4 +1,4 @@
-"""Replacing the copy of a halted node by operator command, and the recovery advice for the operator.
+"""Replacement of a halted node's copy by operator command, and recovery advice for the operator.
 
 The command `tidewheel cluster refetch` writes the file `refetch` to the store of a stopped node. At its next
 start, the node replaces its copy with another node's copy that covers the evidence.
@@ -51,7 +51,7 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch a copy from another node at its next start.
+    """Instruct the node to fetch a copy from another node at its next start.
 
     If `accepted_loss` is given, also delete the copy and the evidence immediately. Raise `LossNotAccepted` if
     `accepted_loss` differs from the accepted end, or OSError if the disk fails.

@@ -33,8 +33,8 @@ from sharedlog.fold import Fold
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
     """Turn a snapshot of a node's store into the store of `node`, and return the offset of the next record.
 
-    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue the
-    snapshot. If an error is raised, the store remains unchanged.
+    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue from
+    the snapshot. If an error is raised, the store remains unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

@@ -1,7 +1,7 @@
 """Transfer of a node's newest checkpoint to another node, which installs the copy only if it is complete.
 
-The request `GET /api/cluster/copy` returns the files of the node's newest checkpoint, one after another. The
-stream has these fields:
+The response to `GET /api/cluster/copy` contains the files of the node's newest checkpoint, one after another.
+The stream has the following fields:
 
     bytes           field
     8               "TWCOPY01"
@@ -27,9 +27,9 @@ the store in steps that tolerate a process kill or a power failure at any time:
     damaged fetched/moving                delete the store, because its missing files are unknown
 
 Renames from an earlier attempt may be visible but not yet durable if the process was killed before the folder
-was synced, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs its folder
-to make the renames durable. Before deleting the marker, the node syncs every folder that contains files of
-the copy.
+was synced, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs the folder
+`fetched` to make the renames durable. Before deleting the marker, the node syncs every folder that contains
+files of the copy.
 
 A store never contains a mixture of files from two nodes. Queues and the key index are derived data and are
 transferred only if the transfer is cheaper than a rebuild (`services.store.copying_derived`).
@@ -155,7 +155,7 @@ class Source(Protocol):
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the newest checkpoint of the store in `root` as a stream of bytes.
+    """Yield the chunks of a stream that contains the newest checkpoint of the store in `root`.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -177,10 +177,10 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy from the HTTP interface at `url`; `install_copy` then replaces the store with this copy.
+    """Fetch a copy from the HTTP interface at `url`, so that `install_copy` can replace the store with it.
 
-    `certificate` is the certificate of the other node, or "" for plaintext HTTP; for `require`, see
-    `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
+    `certificate` is the certificate of the other node, or "" for plaintext HTTP. The callback `require` is
+    described in `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
