@@ -1,19 +1,19 @@
-"""A cluster node on an asyncio event loop, which performs the acts of its election and exposes its state.
+"""A cluster node on an asyncio event loop. It performs the actions of its election and exposes its state.
 
-    election --act--> worker thread, timer or `Lead` --result--> election
+    election --action--> worker thread, timer or `Lead` --result--> election
     worker thread --record from the shared log--> election
     operator, process, core --command, failure, request for a proof--> election
 
 Rules
 1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop. Each
-   call of `handle_input` passes one input to the election.
-2. Acts that use the engine or the disk run in worker threads (`services.cluster.acts`). Worker threads own
+   call to `handle_input` passes a single input to the election.
+2. Actions that use the engine or the disk run in worker threads (`services.cluster.acts`). Worker threads own
    the core on a follower, and the event loop owns the core on the leader (`services.cluster.leading.lead`).
-3. The concurrent tasks are checks, BEAT appends, client probes, and the reports of a follower to its leader.
-   When the role of the node changes, except between follower and candidate, the node cancels its concurrent
-   tasks, because their results would be outdated.
-4. An act failure that the election does not handle is an internal error, as is any other unexpected exception
-   in the node. An internal error ends `run`, and thus the process.
+3. Checks, complaints, BEAT appends, client probes, and a follower's reports to its leader run as concurrent
+   tasks. When the node changes to a role other than follower or candidate, it cancels its concurrent tasks,
+   because their results would be outdated.
+4. A failed action that the election does not handle is an internal error, as is any other unexpected
+   exception in the node. An internal error ends `run`, and thus the process.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """The time of a takeover by this node, in ms since the Unix epoch, and the reason for it."""
+    """The time of a takeover by this node, in ms since the Unix epoch, and the reason for the takeover."""
 
     at_ms: int
     why: str
 
 
 class ClusterNode:
-    """A node of a cluster, which performs the acts of its election.
+    """A cluster node that performs the actions of its election.
 
     `me` identifies the node in its EPOCH records, `show` returns the current certificate of the node, and
     `clock` returns the wall-clock time in ms.
@@ -118,13 +118,13 @@ class ClusterNode:
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Stop following or leading as soon as possible. As a result, `run` returns."""
+        """Make the node stop following or leading as soon as possible. The method `run` then returns."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
 
     def handle_input(self, given: Input, now_ms: int | None = None) -> None:
-        """Pass an input to the election, and perform the resulting acts. An internal error ends `run`."""
+        """Pass an input to the election, and perform the resulting actions. An internal error ends `run`."""
         if self._over.done():
             return
         try:
@@ -164,7 +164,7 @@ class ClusterNode:
             self._tasks.start(self._answer(act, argument), is_concurrent=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return the coroutine that performs an act and returns the resulting input."""
+        """Return a coroutine that performs an action and returns the resulting election input."""
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
@@ -172,7 +172,7 @@ class ClusterNode:
         return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
-        """Perform an act, and pass its result to the election."""
+        """Perform an action, and pass its result to the election."""
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
@@ -190,7 +190,7 @@ class ClusterNode:
             self.handle_input(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Update the node with the result of an act before the result is passed to the election."""
+        """Update the node with the result of an action before the result is passed to the election."""
         self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -218,7 +218,7 @@ class ClusterNode:
             self.handle_input(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input to the election from a worker thread that is performing an act."""
+        """Pass an input to the election from a worker thread that is performing an action."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _end_with_bug(self, bug: BaseException) -> None:
@@ -341,12 +341,12 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The offset of the next shared log record that each node with an announced copy needs."""
+        """The offset of the next shared log record that is needed by each node with an announced copy."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """The HTTP URL of each node, mapped to the certificate of the node in PEM format.
+        """A mapping from the HTTP URL of each node to the certificate of the node in PEM format.
 
         The mapping begins with this node. The certificate is "" if the URL does not use TLS.
         """
@@ -370,10 +370,10 @@ class ClusterNode:
             self.lead.record_position(node, end, unfit)
 
     async def _report_to_leader(self) -> None:
-        """Report this node's position to the leader every `followers.TELL_SECONDS`, ignoring failures.
+        """Report this node's position to the leader every `followers.TELL_SECONDS` seconds.
 
-        Reports are sent from the node's own worker threads, because forwarded requests may occupy all other
-        threads.
+        Failed reports are ignored. Reports are sent from the node's own worker threads, because forwarded
+        requests may occupy all other threads.
         """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
@@ -401,11 +401,11 @@ async def _assume_reached() -> bool:
 
 
 def _noop() -> None:
-    """Do nothing, as a default callback."""
+    """Do nothing. This function is a default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:
-    """Return whether an error means that the shared log is inconsistent or lost."""
+    """Return whether an error indicates that the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 

@@ -1,29 +1,29 @@
 """A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
 
-When a copy is opened, the node returns to its newest checkpoint and recovers the core from the checkpoint. On
-a follower, each record of the shared log is applied to the fold. The bytes of an accepted flush are written
-to the log files, and the records of the flush are applied to the core. On the leader, the core writes to the
-shared log, and the sink applies the node's own records to the copy.
+When a node opens its copy, it recovers the core from its newest checkpoint. On a follower, each record of the
+shared log is applied to the fold. The bytes of an accepted flush are written to the log files, and the
+records of the flush are applied to the core. On the leader, the core writes to the shared log, and the sink
+applies the node's own records to the copy.
 
 Rules
 1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. A record
    with a correct CRC may never have been accepted by the cluster, and a power failure may have left gaps
    between records. The core starts at the checkpoint, and the node reads all later records from the shared
    log again. The bytes after the checkpoint stay on disk until the shared log confirms them (`tail`), because
-   they may be the only copy. The file `evidence` contains the accepted end of the log and is updated after
-   each accepted flush.
-2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
-   taken between flushes and contain only accepted records.
-3. The core of a follower neither appends records nor performs scheduled work. The leader decides when records
-   are appended and scheduled work is performed, and followers apply these decisions as records. Damage or a
-   full disk on one node does not affect the history of the cluster.
+   they may be the only remaining copy of the records. The `evidence` file contains the accepted end of the
+   log and is updated after each accepted flush.
+2. A checkpoint contains the fold state (`SHARED`) and the core state, both at the same log offset.
+   Checkpoints are taken between flushes and contain only accepted records.
+3. A follower's core neither appends records nor performs scheduled work. The leader decides when to append
+   records and when to perform scheduled work, and the followers apply the resulting records. Damage or a full
+   disk on one node does not affect the history of the cluster.
 4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
    record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
-   no timer depends on the log before the cut. A node deletes a segment once both of its checkpoints cover the
-   segment.
-5. If at least AGAIN_BYTES of log follow the newest checkpoint, a node takes another checkpoint when it has
-   caught up after opening its copy, and at its first check as leader. This additional checkpoint shortens the
-   next start if the node is restarted soon.
+   no timer depends on the log before the cut. A node deletes a log segment once both of the node's
+   checkpoints cover the segment.
+5. If at least AGAIN_BYTES bytes of log follow the newest checkpoint, the node takes an additional checkpoint
+   once it has caught up after opening its copy, and another one at its first check as leader. These
+   checkpoints shorten the next startup if the node is restarted soon.
 6. After a disk error, a copy and its core are unusable, and the node reopens the copy. If a copy has lost
    records that exist only on other machines (`StoreDamaged`), it is replaced with the copy of another node
    (`services.cluster.copies`).
@@ -64,7 +64,8 @@ LEASE_MS_MIN: Final = 30_000
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The minimum number of log bytes that justify another checkpoint. At startup, reading 8 MiB takes 0.4 s."""
+"""The number of log bytes after a checkpoint that justify another one. At startup, reading 8 MiB takes 0.4 s.
+"""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """The record outcomes that cause an update of the evidence."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
@@ -76,24 +77,24 @@ The names are those of `services.broker.spine.values.DamagedPart`.
 
 
 class SharedPart:
-    """The part of a core snapshot that contains the fold of the shared log."""
+    """The part of a core snapshot that contains the fold state of the shared log."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the last accepted flush of the fold has not been applied to the core yet."""
+        """Whether the core has yet to apply the last flush that the fold has accepted."""
 
     def freeze(self) -> Any:
         """Return the fold state as a JSON value for a snapshot."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the fold from a snapshot."""
+        """Restore the fold state from a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
 class Replica:
-    """A node's copy of the cluster's store, which `Replica.open` opens."""
+    """A node's copy of the cluster's store. Call `Replica.open` to open a copy."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -181,9 +182,9 @@ class Replica:
         The CRCs and the offsets of all records of a flush are verified before any byte of the flush is
         written.
 
-        Raise `Trimmed` if the record is a GENESIS record that continues data that this node does not have.
-        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy is
-        unusable after an OSError.
+        Raise `Trimmed` if the record is a GENESIS record and this node lacks the earlier data on which it
+        builds. Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy
+        is unusable after an OSError.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -221,7 +222,7 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy for a leader after the node has read the whole shared log.
+        """Prepare the copy for use by a leader after the node has read the whole shared log.
 
         Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy may
         not lead, or OSError if the disk fails. The copy is unusable after an OSError.
@@ -256,7 +257,7 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core write to the shared log after an EPOCH record of this node has become the newest.
+        """Let the core write to the shared log, once this node's EPOCH record is the newest one.
 
         The first record that the core writes contains the epoch, the node name `node` and the finalized
         version.
@@ -271,7 +272,7 @@ class Replica:
         self.core.receiving.record_lengthened(now_ms)
 
     def _write_evidence(self) -> None:
-        """Write evidence of the accepted records; the log files must already contain these records.
+        """Write new evidence of the accepted records, which the log files must already contain.
 
         Raise OSError if the disk fails.
         """
@@ -282,13 +283,13 @@ class Replica:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that contains a fold, or 0 if there is none."""
+    """Return the offset of the newest checkpoint that contains fold state, or 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:
-    """Publish the offset of the newest checkpoint as the end of a node's store, and return this offset.
+    """Reset the published end of a node's store to its newest checkpoint, and return the offset.
 
     Raise OSError if the disk fails.
     """

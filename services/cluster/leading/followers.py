@@ -1,9 +1,9 @@
-"""The lag and the fitness to lead of each follower, which the leader derives from the follower's reports.
+"""The lag of each follower and its fitness to lead, which the leader derives from the follower's reports.
 
-Every TELL_SECONDS, each follower reports its name, the end of its applied log and its fitness to the leader.
-The reports are sent to the HTTP interface of the leader. Reports are not written to the shared log, where
-each report would cost an engine commit. A report is authenticated with a secret that is derived from the
-newest EPOCH record, so a former leader rejects it.
+Every TELL_SECONDS seconds, each follower sends a report to the HTTP interface of the leader. The report
+contains the follower's name, the end of its applied log, and its fitness to lead. Reports are not written to
+the shared log, because each report would require an engine commit. A report is authenticated with a secret
+that is derived from the newest EPOCH record, so a former leader rejects it.
 
 The lag in bytes is the leader's accepted end minus the end in the follower's last report. The lag in ms is
 the time since the follower last had all records, that is, since the leader's accepted end first exceeded the
@@ -12,14 +12,14 @@ reported end. The lag in ms increases as long as a follower is unavailable.
 Rules
 1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
    announced copy, and its lag in ms is the time since the leader was elected. The lag of such a node is never
-   shown as zero ms.
+   reported as 0 ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader
    does not choose it as a successor (`health`).
 
-Cost: each follower sends one request every TELL_SECONDS, and the leader keeps up to MARKS_MAX recorded log
-ends in memory. Weak spot: between two reports, the lag in ms of an up-to-date follower rises to as much as
-TELL_SECONDS.
+Cost: each follower sends one request every TELL_SECONDS seconds, and the leader keeps up to MARKS_MAX
+recorded log ends in memory. Weak spot: between two reports, the reported lag of an up-to-date follower grows
+to as much as TELL_SECONDS seconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def secret_of(fold: Fold) -> str:
 
 
 class _FollowerReport(NamedTuple):
-    """The last report of a follower, with its log end, its arrival time and the last time without a lag.
+    """The last report of a follower, with its log end, its arrival time, and the last time without a lag.
 
     `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if the report
     did not include the fitness.
@@ -75,13 +75,13 @@ class _FollowerReport(NamedTuple):
 
 
 class Followers:
-    """The reports of followers to the current leader. `clock` returns the monotonic time in ms."""
+    """The follower reports that the current leader has received. `clock` returns the monotonic time in ms."""
 
     def __init__(self, end: int, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._began_ms = clock()
         self._marks = [(self._began_ms, end)]
-        """The times at which the end of the leader's log advanced and the new log ends, in ascending order.
+        """The times at which the leader's log advanced, each paired with the new log end, in ascending order.
         """
         self._end = end
         self._told: dict[str, _FollowerReport] = {}
@@ -100,7 +100,7 @@ class Followers:
             del self._marks[: max(0, len(self._marks) - MARKS_MAX)]
 
     def record_report(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a report from a follower, with the current time as its report time."""
+        """Record a report from a follower, with the current time as the arrival time."""
         now_ms = self._clock()
         at = bisect_right(self._marks, end, key=lambda mark: mark[1])
         # The follower had no lag until the leader's end first exceeded the reported end.
@@ -111,7 +111,7 @@ class Followers:
         self._told[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
     def fittest_follower(self) -> str:
-        """Return the fit follower with the smallest lag in a recent report, or "" if no follower is fit."""
+        """Return the fit follower that recently reported the smallest lag, or "" if no follower is fit."""
         since_ms = self._clock() - FRESH_MS
         fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
         return max(fit, key=lambda node: (fit[node].end, node), default="")

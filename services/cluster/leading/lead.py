@@ -10,8 +10,8 @@
 The election decides when each method is called (`services.cluster.election.machine`). While the node is the
 leader, the event loop owns the core, and only disk and engine calls run in other threads.
 
-Weak spot: on a takeover, the follower's core is used unchanged, so `Broker.begin` must derive the additional
-state of a leader before the node answers its first call.
+Weak spot: at a takeover, the leader continues to use its core from its time as a follower. `Broker.begin`
+must therefore derive the additional state of a leader before the node answers its first call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = structlog.get_logger()
 
 
 class Leading(Protocol):
-    """A broker that serves the core of a leader."""
+    """A broker that serves clients from the core of a leader."""
 
     @property
     def broken(self) -> asyncio.Future[None]:
@@ -66,13 +66,13 @@ class Leading(Protocol):
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core for the duration of a block and calls its second argument on release."""
+"""A function that serves a core during a block, and calls its second argument if the core is released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
 
 class LeadCallbacks(NamedTuple):
-    """The callbacks for the release of the core, a request for a proof of leadership, and a core failure."""
+    """The callbacks for a release of the core, a request for a proof of leadership, and a core failure."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -100,7 +100,7 @@ class Lead:
 
     @property
     def fold(self) -> Fold:
-        """The fold of this node, including the records that the node itself has appended."""
+        """The fold of this node, which includes the records that the node itself has appended."""
         return self._replica.fold
 
     async def begin(self) -> Begun:
@@ -117,7 +117,9 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate if it has not been announced in the shared log yet."""
+        """Return the leader's certificate as a fact, or {} if it has already been announced in the shared
+        log.
+        """
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 

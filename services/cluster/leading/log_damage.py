@@ -1,4 +1,4 @@
-"""The behavior of a leader when other nodes cannot read some shared log records.
+"""The leader's handling of shared log records that other nodes cannot read.
 
 A node that cannot read a record reports the record and the reason in the shared log (`holdings`), and
 repeatedly requests a copy that extends past the record (`services.cluster.copies.copying`). The leader then
@@ -13,12 +13,12 @@ rereads the record and the preceding record, and compares both with the records 
 Rules
 1. The leader checks each report once. The leader withholds answers only after its own check has confirmed the
    damage, so a node with a bad disk does not stop the cluster.
-2. In the state HELD, new records are stored only on the leader, and in the engine after a record that no
-   other node can read. The leader sends no acknowledgements in this state, because the new records would be
-   lost if the leader failed.
+2. In the state HELD, new records exist only on the leader and in the engine, where they follow a record that
+   no other node can read. The leader sends no acknowledgements in this state, because the new records would
+   be lost if the leader failed.
 3. A node is considered to have the records after a damaged record once it has announced a checkpoint past
    that record. A node is also considered to have these records as long as the log end that it reports is not
-   lower than the leader's log end at the time the fault was found.
+   lower than the leader's log end when the fault was found.
 4. After fetching another node's copy, a node announces its holding again without the report of the unreadable
    record.
 
@@ -53,7 +53,7 @@ _THEN: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """A report that a node is unable to read a record."""
+    """A node's report that it cannot read a record."""
 
     node: str
     where: Unreadable
@@ -66,9 +66,9 @@ class LogDamage:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault of each damaged record that a node has reported, by shared log offset."""
+        """The fault in each damaged record that a node has reported, keyed by shared log offset."""
         self._ends: dict[int, int] = {}
-        """The end of the leader's log at the time each fault was found, by shared log offset."""
+        """The end of the leader's log when each fault was found, keyed by shared log offset."""
         self._looked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
@@ -77,7 +77,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault that a check found, or "" if it found none, and the end of the leader's log."""
+        """Record the fault found by a check, or "" if it found none, and the end of the leader's log."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -106,11 +106,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has no announced checkpoint after the last damaged record."""
+        """Return whether this node has yet to announce a checkpoint past the last damaged record."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return a sentence about each shared log fault for the output of `cluster status`."""
+        """Return one sentence per shared log fault, for the output of `cluster status`."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""Operator commands to the leader to transfer the leadership, remove a node, or finalize a version.
+"""The operator commands for transferring the leadership, removing a node, and finalizing a version.
 
 The leader writes each command to the shared log in a BEAT record (`Lead.beat`, or `Lead.hand_over` for a
 transfer), and responds when the shared log has accepted the record. A command that cannot be executed is
@@ -61,7 +61,7 @@ async def move_lead(node: ClusterNode, to: str = "") -> Member:
 async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a permanently stopped node from the cluster.
 
-    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of a node
+    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of the node
     `gone`.
     """
     fold = _require_lead(node)
@@ -78,7 +78,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize a version, and return it.
 
     `wanted` defaults to the highest version that all nodes support. Raise `OrderRefused` if this node is not
-    the leader, or if some node does not support the version.
+    the leader, or if any node does not support the version.
     """
     fold = _require_lead(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
@@ -101,7 +101,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes in the shared log except removed nodes."""
+    """Return the names of all nodes that appear in the shared log, except removed nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
