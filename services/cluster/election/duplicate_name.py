@@ -1,11 +1,11 @@
 """Detection of two processes with the same node name. The process that is not the leader halts.
 
-An EPOCH record contains the node name and a random value, the holder, which the candidate process generates.
-After a process has read the whole shared log, any append under its own node name with an unknown holder comes
-from another process. The first appends with an unknown holder may still come from a previous process of the
-same node. There may be many of them if the engine initially returned an outdated state, as a lagging standby
-does. If an append with an unknown holder arrives LIVES_MS after the first such append, the other process must
-still be running.
+An EPOCH record contains the node name and a random value called the holder, which the candidate process
+generates. After a process has read the whole shared log, any append under its own node name with an unknown
+holder comes from another process. The first appends with an unknown holder may still come from a previous
+process of the same node. Many such appends may arrive if the engine initially returned outdated data, as a
+lagging standby does. If an append with an unknown holder arrives LIVES_MS after the first such append, the
+other process must still be running.
 
 All times are in ms of a monotonic clock, and are taken when this node reads a record. Weak spot: two
 processes with the same name that both follow a third node are detected only when one of them becomes the
@@ -19,8 +19,7 @@ from typing import Final
 from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
-"""The time, in ms, for which appends of an ended process may still arrive. A live leader appends more often.
-"""
+"""The time, in ms, for which appends from a previous process may still arrive after the first one."""
 
 
 class DuplicateNameCheck:

@@ -12,7 +12,8 @@ Other nodes never depose an unfit leader. An unfit leader hands over its leaders
 has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
 to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
 
-Weak spot: after a clock jump, a leader delivers messages at the wrong times until it hands over.
+Weak spot: after a clock jump, a leader delivers messages at the wrong times until it hands over the
+leadership.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HAND_OVER_AGAIN_MS: Final = 10_000
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The minimum free disk space of a fit node, in segments, one of which a leader reserves."""
+"""The minimum free disk space of a fit node, in segments. A leader reserves one of these segments."""
 
 log = structlog.get_logger()
 
@@ -50,7 +51,7 @@ class Health:
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if this node's clock has gone wrong or has been corrected since the last call."""
+        """Log a message if this node's clock has become wrong or has been corrected since the last call."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

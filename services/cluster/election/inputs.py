@@ -1,7 +1,7 @@
-"""The election inputs: act results, shared log records, ticks and commands.
+"""The inputs of the election, which are action results, shared log records, ticks, and commands.
 
 Each input is an immutable value that is created in a worker thread or in the event loop. The state machine
-does not read fields of type Any, which are intended for the node or for a later act.
+does not read fields of type Any, which are intended for the node or for a later action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The position of a node in the shared log, and the counts of the records that the node has skipped."""
+    """The position of a node in the shared log, and the numbers of records that the node has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the position of a fold in the shared log, and its counts of skipped records."""
+    """Return the position of a fold in the shared log, and the numbers of records that it has skipped."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """The result of OPEN: the epoch in the checkpoint (or 0), its facts, the position and the replica."""
+    """The result of OPEN: the epoch of the checkpoint (or 0), its facts, the position, and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -53,7 +53,7 @@ class ReadDone(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if the election was lost."""
+    """The result of APPEND_EPOCH, with the candidate and its EPOCH offset, or None if it has lost."""
 
     candidacy: tuple[Any, int] | None
 
@@ -84,7 +84,7 @@ class HeartbeatDone(NamedTuple):
 
 
 class LookDone(NamedTuple):
-    """The result of LOOK, which on a leader includes the fittest follower and other nodes' complaints."""
+    """The result of LOOK. On a leader, it includes the fittest follower and the complaints of other nodes."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -95,7 +95,7 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """The result of ASK_CLIENTS: whether any client responded after `node` complained."""
+    """The result of ASK_CLIENTS, which indicates whether any client responded after `node` complained."""
 
     node: str
     is_reached: bool
@@ -113,16 +113,16 @@ class CopiesFound(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The result of COPY, after which the node has a copy from `source`."""
+    """The result of COPY, after which the node has fetched a copy from `source`."""
 
     source: str
 
 
 class Failed(NamedTuple):
-    """The failure of an act with one of the errors in FAILURES.
+    """The failure of an action with one of the errors in FAILURES.
 
     If the shared log is inconsistent, `recovery_advice` contains advice for the operator. `where` is the
-    unreadable record if there is one.
+    unreadable record that caused the failure, if any.
     """
 
     act: Act
@@ -138,14 +138,14 @@ class RecordTaken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A tick, which on a leader has the start time of the last confirmed append and the changed facts."""
+    """A tick. On a leader, it contains the start time of the last confirmed append and the changed facts."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
 
 
 class ProofWanted(NamedTuple):
-    """A request for a proof of leadership for which a response to a client is waiting."""
+    """A request for a proof of leadership, on which a pending response to a client depends."""
 
 
 class SteppedDown(NamedTuple):
@@ -167,7 +167,7 @@ class Move(NamedTuple):
 class Order(NamedTuple):
     """An operator command whose facts are written to the log in a BEAT record.
 
-    Only the node uses `written`.
+    The state machine ignores `written`, which is intended for the node.
     """
 
     facts: Mapping[str, Any]
@@ -189,7 +189,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((HeartbeatDone, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which each input is accepted. Any other input is accepted except in HALTED and LEFT."""
+"""The stages in which each input is accepted. Inputs not listed are accepted except in HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -198,4 +198,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The stages in which the failure of each act is accepted. A failure of LOOK is accepted in all stages."""
+"""The stages in which the failure of each action is accepted. A LOOK failure is accepted in all stages."""

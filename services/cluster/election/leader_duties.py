@@ -39,7 +39,7 @@ DutyInput = ProofWanted | Order | HeartbeatDone
 
 
 class LeaderDuties:
-    """The duties of the leader `name`. Acts are passed to `put`, and log lines are passed to `say`."""
+    """The duties of the leader `name`. Actions are passed to `put`, and log lines are passed to `say`."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
@@ -97,7 +97,7 @@ class LeaderDuties:
             self._put(Act.LOOK, has_read_all)
 
     def end_look(self, now_ms: int | None = None) -> None:
-        """Record that no check is in progress. If `now_ms` is given, restart the check interval."""
+        """Record that the check has ended. If `now_ms` is given, restart the check interval at that time."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)

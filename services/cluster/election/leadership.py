@@ -2,8 +2,8 @@
 
 An EPOCH record with a newer epoch makes its writer the leader, and the facts of the record identify the
 leader. A BEAT record with the fact `leaves` announces the departure of the leader. The named successor, or
-any other node, then immediately becomes a candidate. Any other live record shows that the leader is alive. A
-BEAT record may also contain a renewed certificate.
+any other node, then immediately becomes a candidate. Any other record of the current epoch shows that the
+leader is alive. A BEAT record may also contain a renewed certificate.
 
 This module performs no I/O. All times are passed as arguments, in ms, and come from a monotonic clock.
 """
@@ -35,7 +35,7 @@ class Leadership:
         self.facts: Mapping[str, Any] = {}
         """The facts in the newest EPOCH record."""
         self.names = {me.node}
-        """The names of this node and of all nodes that have been the leader, except removed nodes."""
+        """The names of this node and of all nodes that have ever been the leader, except removed nodes."""
         self.candidacy_timer = CandidacyTimer(now_ms)
         self.duplicate_name = DuplicateNameCheck(me.node)
         self.has_read_all = False
@@ -69,14 +69,14 @@ class Leadership:
     def check(self, *, is_newest: bool) -> None:
         """Raise `DuplicateNodeName` if the leader is another process that uses this node's name.
 
-        If `is_newest` is true, raise `KeyMismatch` if the leader uses a different key for user secrets.
+        Raise `KeyMismatch` if `is_newest` is true and the leader uses a different key for user secrets.
         """
         self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Apply an EPOCH record unless a newer one is known."""
+        """Apply an EPOCH record unless a newer one has already been applied."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts

@@ -1,4 +1,4 @@
-"""The availability of the shared log as observed by a node, with log messages about its changes.
+"""The availability of the shared log as observed by a node. Changes in availability are logged.
 
 This module performs no I/O. All times are in ms and come from a monotonic clock.
 """
@@ -20,14 +20,15 @@ _WARNINGS: Final = {
 
 
 class LogAnswers:
-    """The result of the last call to the shared log. `say` writes a line to the node's log."""
+    """The outcome of the last call to the shared log. `say` writes a line to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
         """The reason why the shared log does not respond, or "" if it responds."""
         self.stood_in_vain = ""
-        """The reason why an append failed while this node was a candidate, or "" once any node leads."""
+        """The reason why this node's candidacy was not confirmed, or "" after any node has become the leader.
+        """
         self.seen = ReadProgress()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:

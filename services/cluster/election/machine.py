@@ -1,6 +1,6 @@
-"""The election state machine, which determines the next act of a node from records and act results.
+"""The election state machine, which determines the next action of a node from records and action results.
 
-    stage          act                           done                      else
+    stage          action                        done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
     READING        check old records, read       READING while new records IDLE if the engine is unresponsive
                    leader silent                 CATCHING_UP               IDLE, then READING
@@ -13,30 +13,31 @@
     COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
     HALTED         none until the process ends
 
-The transition table is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An
-input (`services.cluster.election.inputs`) is the result of an act, a record of the shared log, a tick or a
-command. The methods of this module translate inputs into events and return the acts to perform, which include
-log lines. The node (`services.cluster.node`) or the simulation performs the acts. The state machine does not
-access clocks, files or the network.
+The transition table (`services.cluster.election.table`) maps each pair of a stage and an event to the next
+stage and its action. An input (`services.cluster.election.inputs`) is the result of an action, a record of
+the shared log, a tick, or a command. The methods of this module translate inputs into events and return the
+actions to perform, which include writing log lines. The node (`services.cluster.node`) or the simulation
+performs the actions. The state machine does not access clocks, files or the network.
 
 Rules
-1. In every stage, exactly one act or one WAIT is in progress. The result of an act is valid only in the stage
-   of that act, and is discarded in all other stages. An early tick starts the next act early and has no other
-   effect. Checks, complaints, BEAT appends and client probes run concurrently with the act of the stage.
+1. In every stage, exactly one action or one WAIT is in progress. The result of an action is valid only in the
+   stage of that action, and is discarded in all other stages. An early tick starts the next action early and
+   has no other effect. Checks, complaints, BEAT appends, and client probes run concurrently with the action
+   of the stage.
 2. The shared log alone determines the leader. A node enters LEADING only after it has read back its own EPOCH
    record as the newest one, and leaves LEADING if an append is not confirmed. A node that stops leading
    discards its core (OPENING), because the core may contain records that were never accepted.
-3. If the engine does not respond, the node retries its call indefinitely. If the shared log contradicts
-   itself, the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends
-   past the record (COPYING).
-4. When asked to leave, a node that is waiting exits immediately. A node that is performing an act exits at
-   the next transition from or to a stage that does not hold the right to lead. A leader hands over its
+3. If the engine does not respond, the node retries its call indefinitely. If the shared log is inconsistent,
+   the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
+   the record (COPYING).
+4. On a request to leave, a waiting node exits immediately. A node that is performing an action exits at the
+   next transition from or to a stage in which it cannot hold the right to lead. A leader hands over its
    leadership before it exits, even if its disk has failed.
 5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
    complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
 
 Cost: each input requires one table lookup and a few comparisons. Weak spot: the table shows only the effects
-of events; the conditions for events are in the methods of this module.
+of events, whereas the conditions that cause events are in the methods of this module.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
-"""The act errors that the state machine handles (`Failed`). Any other error is an internal error."""
+"""The action errors that the state machine handles (`Failed`). Any other error is an internal error."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
@@ -96,7 +97,8 @@ class Election:
         self.halted = self._ways_on = ""
         """The reason why this node has halted, or "" if it has not halted."""
         self.copying = ""
-        """The reasons why this node needs a copy and has not received one yet, or "" if it needs no copy."""
+        """The reasons why this node needs a copy and has not received one yet, or "" if it does not need one.
+        """
         self.reopened = ""
         """The reason why the node has reopened the replica, or "" after the node has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
@@ -114,11 +116,11 @@ class Election:
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first act of the node, which is to open the replica."""
+        """Return the first action of the node, which is to open the replica."""
         return [Output(Act.OPEN)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
-        """Apply an input, and return the resulting acts in order."""
+        """Apply an input, and return the resulting actions in order."""
         kind = type(given)
         if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
             return []
@@ -179,7 +181,7 @@ class Election:
             self._apply_event(Event.CURRENT, holder)
 
     def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Start a check or a complaint if one is due, and then read again, wait, or become a candidate."""
+        """Start any due check or complaint, and then read again, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)

@@ -7,9 +7,9 @@
     skew              this node's clock minus the engine's clock
 
 The engine writes a record after the append has started and before any read returns the record, so the
-engine's timestamp lies between two times that the node measures. Both bounds of the skew use the monotonic
-clock, and are the narrowest bounds obtained from the last SAMPLES records. The wall clock is read only when
-the skew is requested, so a jump of the wall clock affects the skew immediately.
+engine's timestamp lies between two times that the node measures. Both bounds of the skew are stored relative
+to the monotonic clock, and are the tightest bounds obtained from the last SAMPLES records. The wall clock is
+read only when the skew is requested, so the skew immediately reflects a jump of the wall clock.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
@@ -89,7 +89,7 @@ class LagAndSkew:
         self._narrow()
 
     def _narrow(self) -> None:
-        """Atomically publish the new bounds to other threads."""
+        """Recompute the bounds, and publish them atomically to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,

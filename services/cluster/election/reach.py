@@ -1,13 +1,13 @@
 """Detection of a leader that can reach the shared log but no clients, and that must therefore step down.
 
 If the leader does not respond to forwarded calls for UNREACHED_MS, the follower adds a complaint about the
-epoch to its holding in the shared log. The leader then probes every client that has a connection to it. If no
-client responds, the leader hands over to the follower that complained.
+leader's epoch to its own holding in the shared log. The leader then probes every client that has a connection
+to it. If no client responds, the leader hands over the leadership to the follower that complained.
 
 A leader that clients cannot reach still writes to the shared log, so its failure does not cause an election
-timeout. A follower's complaint in the log does not affect the right to lead, and older versions skip it. Only
-the leader itself decides whether to step down, and it probes its own clients first. A partitioned or faulty
-follower therefore cannot depose a leader that serves clients.
+timeout. A complaint in the log does not affect the right to lead, and older versions of the software ignore
+it. Only the leader itself decides whether to step down, and it probes its own clients first. A partitioned or
+faulty follower therefore cannot depose a leader that serves clients.
 
 Rules
 1. A follower complains only as long as it receives client calls, that is, only if a forwarded call has failed
@@ -44,7 +44,8 @@ class LeaderReachability:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The start, in ms, of the period without responses, or None if the last call was answered."""
+        """The time, in ms, since which calls have not been answered, or None if the last call was answered.
+        """
         self._failed_ms = 0
         self._told_ms: int | None = None
 

@@ -1,4 +1,4 @@
-"""The transition table of the election, which lists the next stage for each event and the act of that stage.
+"""The transition table of the election, which lists the next stage and its action for each event.
 
 For an overview and for the conditions under which an input causes an event, see the module `machine`.
 """
@@ -28,7 +28,7 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the election state machine. Each state except LEFT belongs to a role (`ROLES`)."""
+"""The states of the election state machine. Each state except LEFT corresponds to a role (`ROLES`)."""
 Event = Enum(
     "Event",
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
@@ -38,7 +38,7 @@ Event = Enum(
 
 
 class Act(Enum):
-    """The acts of a node. The value of each member describes the act and its argument."""
+    """The actions of a node. The value of each member describes the action and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -59,7 +59,7 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""The acts that can run concurrently with the act of the current stage."""
+"""The actions that can run concurrently with the action of the current stage."""
 
 
 class Wait(Enum):
@@ -79,7 +79,7 @@ EPOCH_SECONDS: Final = 3.0
 
 
 class Row(NamedTuple):
-    """A table row, which consists of the next stage, the act of that stage, and the reason for a WAIT."""
+    """A table row, which consists of the next stage, the action of that stage, and the reason for a WAIT."""
 
     stage: Stage
     act: Act
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An act that the node must perform, with the argument that `Act` describes."""
+    """An action that the node must perform, with the argument that `Act` describes."""
 
     act: Act
     argument: Any = None
@@ -123,7 +123,7 @@ _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return a mapping of each (stage, event) to the same row."""
+    """Return a mapping in which `event` leads to the same row in each of the stages."""
     return {(stage, event): row for stage in stages}
 
 

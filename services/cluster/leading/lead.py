@@ -117,9 +117,7 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate as a fact, or {} if it has already been announced in the shared
-        log.
-        """
+        """Return the leader's certificate as a fact, or {} if the certificate has already been announced."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
