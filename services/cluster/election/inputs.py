@@ -53,7 +53,7 @@ class ReadDone(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The result of APPEND_EPOCH, with the candidate and its EPOCH offset, or None if it has lost."""
+    """The result of APPEND_EPOCH, with the candidate and its EPOCH offset, or None if it was rejected."""
 
     candidacy: tuple[Any, int] | None
 

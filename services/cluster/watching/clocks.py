@@ -7,13 +7,13 @@
     and the clock of another node agrees with it    the engine's clock is wrong
     but no other clock agrees with it               this node's clock may be wrong
 
-The skew of another node is taken into account for FRESH_MS. If the engine's clock is wrong, every node
-appears unfit to lead. A wrong engine clock has no other effect, because timers and leases use the leader's
-clock.
+A skew reported by another node is taken into account for FRESH_MS after the report arrives. If the engine's
+clock is wrong, every node appears unfit to lead. A wrong engine clock has no other effect, because timers and
+leases use the leader's clock.
 
 Weak spot: if the clocks of two nodes are wrong by the same amount, for example, because of a faulty time
 server, the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be
-slow by the same amount.
+slow by the length of the delay.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ClockComparison:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log a message whenever the engine's clock goes wrong or becomes correct again.
+        """Log a message whenever the engine's clock becomes wrong or is correct again.
 
         This method runs until the task is cancelled.
         """
@@ -68,7 +68,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if several nodes' clocks show that the engine's clock is wrong, else ""."""
+        """Return a warning if the clocks of several nodes show that the engine's clock is wrong, or ""."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

@@ -3,11 +3,12 @@
 The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is
 unsafe. The check also runs on any node that is waiting for the engine
 (`services.cluster.watching.unanswered`). If a setting is unsafe, new messages are refused with
-`EngineTrouble`, and all other calls continue. If the engine does not respond, the check has no effect,
-because failed appends show that the engine is down.
+`EngineTrouble`, while all other calls are still served. If the engine does not respond, the check has no
+effect, because failed appends show that the engine is down.
 
-With an unsafe engine setting, stored records are not lost immediately, but the next power failure may lose
-records. As long as a setting is unsafe, the leader continues to serve clients but refuses new messages.
+An unsafe engine setting does not cause an immediate loss of stored records, but records may be lost in the
+next power failure. For this reason, the leader continues to serve clients but refuses new messages until the
+setting is corrected.
 
 Weak spot: messages that arrive between an unsafe settings change and the next check are acknowledged.
 """
@@ -28,7 +29,7 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The check interval, in seconds, as long as a setting is unsafe. A short interval detects fixes quickly."""
+"""The check interval, in seconds, as long as a setting is unsafe, so that a fix is detected quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
@@ -54,7 +55,7 @@ class EngineCheck:
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine during a block in which this node leads.
+        """Check the engine periodically for the duration of the block, in which this node is the leader.
 
         An unexpected error is passed to `broken`.
         """

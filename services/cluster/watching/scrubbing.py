@@ -1,10 +1,11 @@
-"""The scrub on a leader, which verifies a part of the shared log every LOOK_SECONDS and reports faults.
+"""The scrub task of a leader, which verifies part of the shared log every LOOK_SECONDS seconds.
 
-In each step, a worker thread checks the numbers of rows and the CRCs of records (`sharedlog.scrub`). A fault
-is logged once, and is reported by `/readyz`, `cluster status` and a metric until a later pass is complete. If
-the engine does not respond, the failure is logged, and the next step resumes at the same record.
+In each step, a worker thread checks the row counts and the record CRCs of a part of the log
+(`sharedlog.scrub`). Each fault is logged once, and is reported by `/readyz`, `cluster status`, and a metric
+until a later pass is complete. If the engine does not respond, the failure is logged, and the next step
+resumes at the same record.
 
-Weak spot: a fault may be reported as late as one full pass after it occurs, and has no other effect.
+Weak spot: a fault may be detected as late as one full pass after it occurs, and is only reported.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay, in seconds, before the first step after a takeover, so that pending calls are served first."""
+"""The delay, in seconds, of the first step after a takeover, so that pending calls are served first."""
 
 log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ class LogScrubber:
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return a sentence about each shared log fault for the response of `/readyz`."""
+        """Return one sentence per shared log fault, for the response of `/readyz`."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
@@ -56,7 +57,7 @@ class LogScrubber:
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log during a block in which this node leads.
+        """Scrub the log for the duration of the block, in which this node is the leader.
 
         An unexpected error is passed to `broken`.
         """

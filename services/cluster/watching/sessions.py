@@ -4,9 +4,10 @@ If the engine accepts the session, the check is repeated after TRY_SECONDS. If t
 the refusal is logged and reported by `/readyz`, `cluster status` and a metric, and the check is repeated
 after AGAIN_SECONDS.
 
-The engine verifies a password only when a session is opened. Nodes with an outdated password continue to run
-until the engine restarts or the network fails, and then all fail at the same time. A changed rule in
-pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in the same way.
+The engine verifies a password only when a session is opened. Nodes with an outdated password therefore
+continue to run until the engine restarts or the network fails, at which point all of them fail at the same
+time. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
+the same way.
 
 Cost: each node opens a short engine session every TRY_SECONDS, which occupies a worker thread for at most
 about 15 s. Weak spot: refusals between two checks are not detected.
@@ -30,7 +31,7 @@ log = structlog.get_logger()
 
 
 class SessionTrials:
-    """The session checks of a node.
+    """The periodic session checks of a node.
 
     `attempt`, which opens and closes a session, is called in a worker thread.
     """
@@ -46,7 +47,7 @@ class SessionTrials:
         """The reason why the engine refused the last session, or "" if it accepted the session."""
 
     def sentences(self) -> list[str]:
-        """Return a list that contains a sentence for `/readyz` if the last session was refused."""
+        """Return the sentences for the response of `/readyz`, which report a refusal of the last session."""
         if not self.refused:
             return []
         return [

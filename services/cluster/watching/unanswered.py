@@ -1,8 +1,8 @@
 """Diagnosis of an unresponsive shared log by checking the engine settings while a call is waiting.
 
-When a call has waited for ANSWER_MS, the node calls `check_settings` of the engine, and repeats this call
-every AGAIN_SECONDS. After a failed call, the report lasts until a call of the same kind is answered or a new
-record is read.
+When a call has been waiting for ANSWER_MS, the node calls the engine's `check_settings` method, and repeats
+this check every AGAIN_SECONDS seconds. If the waiting call fails, the report persists until a call of the
+same kind is answered or a new record is read.
 
 While PostgreSQL is waiting for a missing standby, it does not answer the appends of leaders and candidates,
 and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
@@ -56,7 +56,10 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether the last completed call of every method was answered. A refusal is an answer."""
+        """Return whether the last completed call of every method was answered.
+
+        A refusal counts as an answer.
+        """
         return not self._failed
 
     def waiting_ms(self) -> int:
@@ -134,13 +137,13 @@ class EngineDiagnosis:
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if no call has been waiting for ANSWER_MS."""
+        """The report for the operator, or "" if no call has been waiting for at least `ANSWER_MS` ms."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
 
     async def watch(self) -> None:
-        """Check the waiting calls periodically until the task is cancelled."""
+        """Periodically check for waiting calls until the task is cancelled."""
         while True:
             await self._pause(LOOK_SECONDS)
             while self.seconds:
