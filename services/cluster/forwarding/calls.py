@@ -3,11 +3,11 @@
     client --call-->   this node   --the same bytes, once--> leader
     client <--reply--  this node   <--the same bytes--       leader
 
-A unary call or a receive is retried with each new leader until a leader answers or the caller's deadline is
-near (RETRY_MARGIN_SECONDS), and then fails with UNAVAILABLE. A write also fails with UNAVAILABLE if a leader
+A unary call or a receive is retried with each new leader until a leader answers. If the caller's deadline is
+near (RETRY_MARGIN_SECONDS), the call fails with UNAVAILABLE. A write also fails with UNAVAILABLE if a leader
 refuses it after a previous leader may have executed it (WRITES). For each Telemetry stream of a client, the
-node opens a separate stream to the leader. After a leader change, the node opens a new stream, which begins
-with the stored client state (`presence`).
+node opens a separate stream to the leader. After a leader change, the node opens a new stream to the next
+leader, and begins it with the stored client state (`presence`).
 
 Rules
 1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track
@@ -16,10 +16,10 @@ Rules
    other to be the leader, the node that receives a forwarded call returns UNAVAILABLE, and the forwarding
    node retries the call.
 3. A call is retried only if no leader has answered it. The broker recognizes a duplicate message by its id
-   and content, and stores the message only once (`services.broker.repeats`). A leader's refusal means only
-   that the refused attempt had no effect. An earlier attempt may still be queued at a previous leader, and a
-   leader looks up the results of previous leaders only for sends. If a leader refuses a retried write, the
-   node reports to the client that the outcome is unknown.
+   and content, and stores the message only once (`services.broker.repeats`). A refusal by a leader implies
+   only that the refused attempt had no effect. An earlier attempt may still be queued at a previous leader,
+   and a leader looks up the results of previous leaders only for sends. If a leader refuses a retried write,
+   the node reports to the client that the outcome is unknown.
 4. Even on the leader, Telemetry and SyncLiteSubscription calls from the node's own clients are handled by
    this module (`switch`), which passes them to the node's broker, `local`. Client streams therefore remain
    open when the node steps down.
@@ -28,8 +28,8 @@ Rules
    leader. The status that the leader returns takes precedence over a write error
    (`services.cluster.forwarding.leader_stream`).
 6. A leader behind a network that silently drops packets is treated as unresponsive. If a peer sends neither
-   TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the connection is closed and its calls
-   are retried.
+   TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the node closes the connection and
+   retries the affected calls.
 
 Cost: each call requires one additional round trip and about 300 us of CPU time (`benchmarks/cluster.py`).
 Weak spot: the leader applies connection limits to the address of the forwarding node, but per-client limits
@@ -98,7 +98,7 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The status codes for which it is unknown whether the leader received the call."""
+"""The status codes that leave it unknown whether the leader received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
 """The name prefixes of the header fields that are forwarded."""
 WRITES: Final = frozenset(
@@ -107,7 +107,7 @@ WRITES: Final = frozenset(
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""The methods for which a refused attempt has no effect. Field 1 of their replies is the status."""
+"""The methods that have no effect if they are refused. In their replies, field 1 is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
@@ -157,7 +157,7 @@ class Attempt:
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress an error that the block raises if the call may be attempted again.
+        """Suppress an error that is raised by the block, provided that the call may be attempted again.
 
         Errors are no longer suppressed once the client has received a reply.
         """
@@ -426,7 +426,7 @@ class CallForwarder:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call, or raise `LeaderChanged` as soon as another epoch begins."""
+        """Return the result of a call, or raise `LeaderChanged` if a new epoch begins first."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -444,7 +444,8 @@ class CallForwarder:
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
         """Yield attempts to call the leader until the deadline is near, and then raise TimeoutError.
 
-        If `stands` is true, the call continues after a leader change, so this node signs its arrival time.
+        If `stands` is true, the call outlives a leader change, so this node signs the arrival time of the
+        call.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -498,7 +499,7 @@ async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` to report an unknown outcome if the reply is a refusal."""
+    """If the reply is a refusal, raise `Refused` to report that the outcome is unknown."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
@@ -541,7 +542,7 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried, which is the case only if no leader has refused it."""
+    """Return whether a failed call may be retried. A call that a leader has refused must not be retried."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 

@@ -23,7 +23,7 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time, in ms, before a keepalive ping, slightly above the minimum that a broker accepts."""
+"""The idle time, in ms, before a keepalive ping, which slightly exceeds the minimum that a broker accepts."""
 SILENT_MS: Final = 3_000
 """The maximum time, in ms, to wait for the reply to a ping or the acknowledgement of sent data."""
 OPTIONS: Final = [
@@ -67,7 +67,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel for a single call within the block."""
+        """Yield a channel for a single call that is made within the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)

@@ -1,8 +1,7 @@
-"""Channels for gRPC calls between nodes, which use TLS if the called node offers it
-(`services.cluster.peers`).
+"""gRPC channels between nodes. A channel uses TLS if the called node offers TLS (`services.cluster.peers`).
 
-The gRPC core accepts a pinned certificate as its own authority even if the certificate was signed by another
-authority.
+The gRPC core accepts a pinned certificate as a trust anchor, even if another authority signed the
+certificate.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""Texts in gRPC error messages that indicate a failed handshake."""
+"""The texts that indicate a failed handshake in gRPC error messages."""
 
 
 def channel_to(

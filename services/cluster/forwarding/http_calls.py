@@ -23,11 +23,12 @@ are in use, the node refuses further requests. A follower can forward only a few
 but many gRPC long polls (`calls.py`).
 
 Requests that the node answers itself pass through the same gate as requests to a broker's HTTP interface
-(`services.ops.gate`). The gate uses the users and tokens in the node's copy, which may briefly lag behind the
-leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log. For a
-forwarded request, the gate checks the host and the origin, which refer to this node, but not the token. Paths
-are forwarded byte for byte, because decoding a path could change its meaning. A forwarded request carries the
-token of the caller rather than a token of the node, so the leader authorizes it like a direct request.
+(`services.ops.gate`). The gate uses the users and tokens in the node's copy. This copy may briefly lag behind
+the leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log.
+For a forwarded request, the gate checks the host and the origin, which refer to this node, but not the token.
+Paths are forwarded byte for byte, because decoding a path could change its meaning. A forwarded request
+carries the token of the caller rather than a token of the node, so the leader authorizes it like a direct
+request.
 """
 
 from __future__ import annotations
@@ -86,14 +87,14 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""The time, in seconds, for which a former leader may still respond after another node becomes the leader."""
+"""The time, in seconds, that a former leader has to respond after another node becomes the leader."""
 COPIES_MAX: Final = 2
 """The maximum number of nodes that can fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
 """The header fields that are not forwarded because they refer to this node or mark a forwarded request."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""The methods that have no side effects, so their requests may be retried with the next leader."""
+"""The HTTP methods without side effects. Their requests may be retried with the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
@@ -174,7 +175,7 @@ class ClusterHttp:
     def _authority(self) -> Authority:
         """Return the users and tokens in this node's copy, or raise `NoLeader` if no copy is open.
 
-        Each check reads a table only once, because a worker thread may modify the table while it applies
+        Each check reads a table only once, because a worker thread may modify the table while applying
         records.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
@@ -241,7 +242,7 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                # The stream keeps files open, which `aclosing` closes.
+                # The stream keeps files open until `aclosing` closes the stream.
                 async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
                     await (await self._copy_response(chunks))(request.scope, request.receive, send)
             finally:
@@ -389,7 +390,7 @@ class Chunks:
         self._step: asyncio.Future[bytes | None] | None = None
 
     async def next(self) -> bytes | None:
-        """Return the next item, or None at the end of the generator."""
+        """Return the next item, or None if the generator is exhausted."""
         self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
         return await asyncio.shield(self._step)
 

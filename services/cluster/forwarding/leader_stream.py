@@ -1,4 +1,4 @@
-"""A stream to the leader that ends with the leader's status instead of the error from a failed write.
+"""A stream to the leader that ends with the leader's status rather than with the error of a failed write.
 
     leader ends the stream    --> a write fails --> gRPC reports INTERNAL
     `LeaderStream`            --> reports the leader's status
@@ -35,7 +35,7 @@ class CallStatus(NamedTuple):
 
 
 class LeaderStream:
-    """A bidirectional call to the leader whose messages are of type bytes."""
+    """A bidirectional call to the leader that exchanges messages as bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -84,7 +84,7 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether a status comes from gRPC itself and reports a failed write."""
+    """Return whether gRPC itself generated a status in order to report a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 

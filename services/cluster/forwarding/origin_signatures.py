@@ -11,10 +11,10 @@ The leader verifies the client's signature as usual, so users with an invalid se
 eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted networks must use TLS
 (`services.cluster.peers`).
 
-With each call, a node also sends the client's address and connection in the header field ORIGIN, which the
-leader uses to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the cluster
-key or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing or
-invalid, the leader attributes the call to the connection on which it arrives.
+With each call, a node also sends the client's address and connection in the header field ORIGIN. The leader
+uses this field to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the
+cluster key or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing
+or invalid, the leader attributes the call to the connection on which it arrives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the value of the header field ORIGIN for a client address and the connection at the node."""
+    """Return the value of the header field ORIGIN for a client's address and its connection to the node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 

@@ -12,8 +12,8 @@ Rules
    not resent, because the leader that sent the commands has been replaced, and a new command may have the
    same nonce.
 3. The node also declares the topics to which the client has sent messages, because the Python client does not
-   declare topics, and only declared producers of a topic receive check-backs. The node sends the original
-   settings after the extended ones, so the leader retains the original settings.
+   declare topics, and only declared producers of a topic receive transaction check-backs. The node sends the
+   original settings after the extended ones, so the leader retains the original settings.
 4. The node resends lite topic subscriptions as the complete accepted set, without the topics that the leader
    has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node does
    not resend start positions (`OffsetOption`), because the log contains the group offsets.
@@ -22,15 +22,15 @@ Rules
 
 Settings and lite subscriptions are the only client state that a node resends. The leader renews leases as
 long as a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable leader does
-not cause periodic traffic. Heartbeats contain no information that is not in the settings, except those of
-Java clients before version 5.0.4, which send a heartbeat every 10 s. Pending receives are retried with the
-next leader (`services.cluster.forwarding.calls`).
+not cause periodic traffic. Heartbeats contain no information beyond the settings, except for the heartbeats
+of Java clients before version 5.0.4, which are sent every 10 s. Pending receives are retried with the next
+leader (`services.cluster.forwarding.calls`).
 
 Cost: the node parses the first bytes of each SendMessage request, and stores the settings, up to `TOPICS_MAX`
 topic names and the lite topics of each client in memory. The lite topics of all clients are limited to
 `KEPT_BYTES_MAX` per node. Weak spot: a client that has no Telemetry stream is not registered with the next
 leader until its next call. Lite topics beyond the limit are sent to the next leader only when the client
-resends its subscriptions, which takes up to 30 s.
+resends its subscriptions, which may take up to 30 s.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class ClientMessages:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader, starting with the client settings after a leader change."""
+        """Yield the messages for a leader, which begin with the client settings after a leader change."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -184,7 +184,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the client settings, preceded by settings that also declare the topics of the client's sends."""
+    """Return the client settings, preceded by extended settings that also declare the topics in `topics`."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)

@@ -1,4 +1,4 @@
-"""Dispatch of calls to the node's own broker while the node is the leader, and to the leader otherwise.
+"""Dispatch of calls to the node's own broker if the node is the leader, and to the leader otherwise.
 
 Connections remain open when the leader changes, because each call is dispatched individually. Telemetry and
 SyncLiteSubscription calls are always passed to `CallForwarder`, which stores the client state for the next
@@ -53,7 +53,7 @@ class Switch:
             service.call_received(connection, call._replace(method=method))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Answer a call whose requests are streamed."""
+        """Answer a call with a stream of request messages."""
         service = self._forwarding if call.method.target.name == TELEMETRY else self._service
         if self._has_looked_up(service, call):
             service.call_started(connection, call)
