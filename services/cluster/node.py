@@ -1,4 +1,4 @@
-"""A cluster node on an asyncio event loop. It performs the actions of its election and exposes its state.
+"""A cluster node, which performs the actions of its election on an event loop and exposes its state.
 
     election --action--> worker thread, timer or `Lead` --result--> election
     worker thread --record from the shared log--> election
@@ -277,7 +277,10 @@ class ClusterNode:
             self._end_with_bug(bug)
 
     def _schedule_proof(self) -> None:
-        """Schedule a request for a proof of leadership, at most one per event loop iteration."""
+        """Schedule a request for a proof of leadership.
+
+        At most one request is scheduled per event loop iteration.
+        """
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
@@ -341,7 +344,7 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The offset of the next shared log record that is needed by each node with an announced copy."""
+        """The offset of the next shared log record that is needed by each node that has announced a copy."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property

@@ -135,7 +135,7 @@ class Replica:
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """The number of accepted log bytes after the newest checkpoint, which the next start reads again."""
+        """The number of accepted log bytes after the newest checkpoint, which the next start must read again."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
@@ -224,8 +224,8 @@ class Replica:
     def prepare_to_lead(self) -> None:
         """Prepare the copy for use by a leader after the node has read the whole shared log.
 
-        Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy may
-        not lead, or OSError if the disk fails. The copy is unusable after an OSError.
+        Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy is not
+        permitted to lead, or OSError if the disk fails. The copy is unusable after an OSError.
         """
         if not self._proof.may_lead:
             raise Unknown(

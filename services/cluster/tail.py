@@ -167,7 +167,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy records that may not have been accepted to the folder `aside`.
+        """Copy possibly unaccepted records to the folder `aside`.
 
         If the disk fails, log a warning and continue.
         """

@@ -96,7 +96,7 @@ class OwnCopy:
     ) -> bytes:
         """Return a record stating that this node has no copy and needs all records from `next_record` onward.
 
-        If `unreadable` is given, the returned record also reports the unreadable record that it identifies.
+        If `unreadable` is given, the returned record also reports this unreadable record.
         """
         with self._lock:
             self.number += 1
@@ -127,7 +127,7 @@ class OwnCopy:
         )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log since the last announcement.
+        """Read back a checkpoint and the log that was written since the last announcement.
 
         Raise `StoreDamaged` if either is damaged. Return False if newer checkpoints have replaced this one.
         """
@@ -160,10 +160,10 @@ def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
 class LogFacts(NamedTuple):
     """The information in the shared log that a node needs to fetch a copy.
 
-    `first` is the offset of the first record in the log. `copies` lists, beginning with the newest, the
-    copies of other nodes for which the log still contains all later records. `epoch` is the newest EPOCH
-    record in the log, updated with the leader's current certificate. `finalized` is the newest cluster
-    version in the holdings, and `own` is this node's holding.
+    `first` is the offset of the first record in the log. `copies` lists the usable copies of other nodes,
+    beginning with the newest. A copy is usable if the log still contains all later records. `epoch` is the
+    newest EPOCH record in the log, updated with the leader's current certificate. `finalized` is the newest
+    cluster version in the holdings, and `own` is this node's holding.
     """
 
     first: int

@@ -128,10 +128,10 @@ class StoreCopier:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch an announced copy, or prepare to read the log from its beginning, and describe the source.
+        """Fetch an announced copy, or prepare to read the log from its beginning.
 
-        Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not respond, or OSError
-        if the disk fails.
+        Return a description of the source. Raise `CopyRefused` if no node provides a copy, `Unknown` if the
+        engine does not respond, or OSError if the disk fails.
         """
         refusals, turn = [], self._tries % max(1, len(found.copies))
         self._tries += 1

@@ -362,7 +362,7 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """A reader for a copy stream that maintains a running checksum of the received bytes."""
+    """A copy stream reader that maintains a running checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)

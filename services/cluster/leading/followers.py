@@ -3,7 +3,7 @@
 Every TELL_SECONDS seconds, each follower sends a report to the HTTP interface of the leader. The report
 contains the follower's name, the end of its applied log, and its fitness to lead. Reports are not written to
 the shared log, because each report would require an engine commit. A report is authenticated with a secret
-that is derived from the newest EPOCH record, so a former leader rejects it.
+that is derived from the newest EPOCH record, so a former leader rejects the report.
 
 The lag in bytes is the leader's accepted end minus the end in the follower's last report. The lag in ms is
 the time since the follower last had all records, that is, since the leader's accepted end first exceeded the
@@ -62,7 +62,7 @@ def secret_of(fold: Fold) -> str:
 
 
 class _FollowerReport(NamedTuple):
-    """The last report of a follower, with its log end, its arrival time, and the last time without a lag.
+    """A follower's last report, with the log end, the arrival time, and the last time without a lag.
 
     `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if the report
     did not include the fitness.

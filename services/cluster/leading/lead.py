@@ -10,7 +10,7 @@
 The election decides when each method is called (`services.cluster.election.machine`). While the node is the
 leader, the event loop owns the core, and only disk and engine calls run in other threads.
 
-Weak spot: at a takeover, the leader continues to use its core from its time as a follower. `Broker.begin`
+Weak spot: at a takeover, the new leader continues to use the core that it used as a follower. `Broker.begin`
 must therefore derive the additional state of a leader before the node answers its first call.
 """
 
@@ -80,7 +80,7 @@ class LeadCallbacks(NamedTuple):
 
 
 class Lead:
-    """The leadership of a node during one epoch, based on the open replica of `acts`."""
+    """The leadership of a node during one epoch, which uses the open replica of `acts`."""
 
     def __init__(
         self, acts: NodeActions, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks
@@ -166,7 +166,7 @@ class Lead:
         return shown
 
     async def _check_damage(self) -> None:
-        """Withhold all answers if no other node has the records after a damaged record (`log_damage`)."""
+        """Withhold all answers if no other node has the records following a damaged record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):

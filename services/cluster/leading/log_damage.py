@@ -18,7 +18,7 @@ Rules
    be lost if the leader failed.
 3. A node is considered to have the records after a damaged record once it has announced a checkpoint past
    that record. A node is also considered to have these records as long as the log end that it reports is not
-   lower than the leader's log end when the fault was found.
+   lower than the end that the leader's log had when the fault was found.
 4. After fetching another node's copy, a node announces its holding again without the report of the unreadable
    record.
 
