@@ -14,7 +14,7 @@ indefinitely. A candidate that lost to another candidate, or that was named as t
 A leader that still writes to the shared log is never deposed. Nodes do not probe each other. Two nodes that
 cannot reach each other agree on the leader if both can reach the engine.
 
-All times are in ms of the node's monotonic clock, and are taken when the node reads a record. Clocks of
+All times are in ms, and are taken from the node's monotonic clock when the node reads a record. Clocks of
 different machines are never compared.
 """
 
@@ -72,7 +72,7 @@ class CandidacyTimer:
         """Return the time, in ms, at which this node becomes a candidate unless it reads more records.
 
         `rank` is the zero-based position of the node in the list of nodes sorted by name. If `is_unfit` is
-        true, the node should lead only if no other node can.
+        true, the node should lead only if no other node can lead.
         """
         silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
         candidacy_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)

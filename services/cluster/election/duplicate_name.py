@@ -7,7 +7,7 @@ process of the same node. Many such appends may arrive if the engine initially r
 lagging standby does. If an append with an unknown holder arrives LIVES_MS after the first such append, the
 other process must still be running.
 
-All times are in ms of a monotonic clock, and are taken when this node reads a record. Weak spot: two
+All times are in ms, and are taken from a monotonic clock when this node reads a record. Weak spot: two
 processes with the same name that both follow a third node are detected only when one of them becomes the
 leader.
 """

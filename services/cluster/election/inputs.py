@@ -53,7 +53,7 @@ class ReadDone(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The result of APPEND_EPOCH, with the candidate and its EPOCH offset, or None if it was rejected."""
+    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if the append was refused."""
 
     candidacy: tuple[Any, int] | None
 
@@ -138,7 +138,7 @@ class RecordTaken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A tick. On a leader, it contains the start time of the last confirmed append and the changed facts."""
+    """A timer tick. On a leader, it contains the start of the last confirmed append and the changed facts."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS

@@ -1,9 +1,9 @@
 """The leader according to the shared log, as determined from EPOCH records, heartbeats and departures.
 
 An EPOCH record with a newer epoch makes its writer the leader, and the facts of the record identify the
-leader. A BEAT record with the fact `leaves` announces the departure of the leader. The named successor, or
-any other node, then immediately becomes a candidate. Any other record of the current epoch shows that the
-leader is alive. A BEAT record may also contain a renewed certificate.
+leader. A BEAT record with the fact `leaves` announces the departure of the leader. The named successor then
+immediately becomes a candidate, or another node if no successor is named. Any other record of the current
+epoch shows that the leader is alive. A BEAT record may also contain a renewed certificate.
 
 This module performs no I/O. All times are passed as arguments, in ms, and come from a monotonic clock.
 """

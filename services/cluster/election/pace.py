@@ -15,8 +15,9 @@ read only when the skew is requested, so the skew immediately reflects a jump of
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
 A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append
-records, so it cannot distinguish a fast clock from SAMPLES slow reads, and it considers its clock off in both
-cases. Only records that arrive after the node has read all earlier records are used to measure the skew.
+records, so it cannot distinguish a fast clock from SAMPLES consecutive slow reads, and it considers its clock
+off in both cases. Only records that arrive after the node has read all earlier records are used to measure
+the skew.
 
 Weak spot: the lag cannot be measured in bytes, because the size of unread records is unknown. The engine's
 clock is the reference, so a jump of the engine's clock makes the clocks of all nodes appear off, and no node

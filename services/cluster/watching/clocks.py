@@ -68,7 +68,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if the clocks of several nodes show that the engine's clock is wrong, or ""."""
+        """Return a warning if other clocks show that the engine's clock is wrong, and "" otherwise."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

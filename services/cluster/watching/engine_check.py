@@ -1,4 +1,4 @@
-"""A check of the engine settings, which a leader performs on takeover and then periodically.
+"""The check that a leader performs on the engine settings at takeover and periodically thereafter.
 
 The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is
 unsafe. The check also runs on any node that is waiting for the engine
@@ -55,9 +55,9 @@ class EngineCheck:
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine periodically for the duration of the block, in which this node is the leader.
+        """Check the engine periodically for the duration of the block.
 
-        An unexpected error is passed to `broken`.
+        This node must be the leader within the block. An unexpected error is passed to `broken`.
         """
         self._stop = stop
         try:

@@ -5,7 +5,8 @@ In each step, a worker thread checks the row counts and the record CRCs of a par
 until a later pass is complete. If the engine does not respond, the failure is logged, and the next step
 resumes at the same record.
 
-Weak spot: a fault may be detected as late as one full pass after it occurs, and is only reported.
+Weak spot: a fault may be detected as late as one full pass after it occurs. The scrub reports faults but does
+not repair them.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class LogScrubber:
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log for the duration of the block, in which this node is the leader.
+        """Scrub the log for the duration of the block.
 
-        An unexpected error is passed to `broken`.
+        This node must be the leader within the block. An unexpected error is passed to `broken`.
         """
         self._scrub = scrub = self._begin()
         try:

@@ -9,8 +9,8 @@ continue to run until the engine restarts or the network fails, at which point a
 time. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
 the same way.
 
-Cost: each node opens a short engine session every TRY_SECONDS, which occupies a worker thread for at most
-about 15 s. Weak spot: refusals between two checks are not detected.
+Cost: every TRY_SECONDS, each node opens a short-lived engine session. Opening the session occupies a worker
+thread for at most about 15 s. Weak spot: refusals between two checks are not detected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SessionTrials:
         """The reason why the engine refused the last session, or "" if it accepted the session."""
 
     def sentences(self) -> list[str]:
-        """Return the sentences for the response of `/readyz`, which report a refusal of the last session."""
+        """Return the sentences for the response of `/readyz` that report a refusal of the last session."""
         if not self.refused:
             return []
         return [

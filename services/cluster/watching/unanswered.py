@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine that measures how long its calls wait. `clock` returns the monotonic time in ms."""
+    """An engine wrapper that measures how long calls wait. `clock` returns the monotonic time in ms."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
