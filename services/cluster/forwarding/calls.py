@@ -251,7 +251,7 @@ class CallForwarder:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call; if `serve` raises an error, end the call with the corresponding status."""
+        """Serve a call. If `serve` raises an error, end the call with the corresponding status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -437,8 +437,8 @@ class CallForwarder:
         finally:
             calling.cancel()
             moving.cancel()
-            # Break the reference cycle between the exception, the frame and the task, which keeps the call
-            # alive. As long as a call exists, gRPC reconnects the closed channel of the call.
+            # Break the reference cycle of the exception, the frame and the task, because the cycle keeps the
+            # call alive. As long as a call exists, gRPC reconnects the closed channel of the call.
             del calling
 
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:

@@ -1,4 +1,4 @@
-"""A pool of gRPC channels to other nodes, whose size grows with the number of open calls.
+"""A pool that manages gRPC channels to other nodes and grows with the number of open calls.
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues any
 further calls. A send that is queued behind the long polls and Telemetry streams of many clients could wait
@@ -47,7 +47,7 @@ Key = tuple[str, str, Identity]
 
 @dataclass
 class PooledChannel:
-    """A channel of the pool, and the number of its open calls."""
+    """A channel in the pool, with the number of its open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0

@@ -379,7 +379,7 @@ class ClusterHttp:
 
 
 class Chunks:
-    """An asynchronous reader for a generator that runs in worker threads, one step at a time.
+    """An asynchronous reader that runs a generator in worker threads, one step at a time.
 
     If the peer disconnects, the coroutine that is waiting for a step is cancelled, but the worker thread
     completes the step. `aclose` waits for the current step to complete before it closes the generator.

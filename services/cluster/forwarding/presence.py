@@ -6,8 +6,8 @@ lite topic subscriptions in SyncLiteSubscription calls (`ClientState`).
 
 Rules
 1. A client is present as long as it has an open Telemetry stream at a node, which may be the leader or a
-   follower. The node drops the state of a client when its last stream ends, so it never reports disconnected
-   clients.
+   follower. The node drops the state of a client when the client's last stream ends, so disconnected clients
+   are never reported to a leader.
 2. The node resends the last settings that a client sent on the stream. A client's responses to commands are
    not resent, because the leader that sent the commands has been replaced, and a new command may have the
    same nonce.
@@ -87,13 +87,13 @@ class Presence:
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new stream of a client, and create the client state if this is its first stream."""
+        """Count a new stream of a client, and create the client state if the client has no other stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream, and drop the client state if this was its last stream."""
+        """Count the end of a stream, and drop the client state if this was the client's last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -236,7 +236,7 @@ def size_of(lite_topics: Iterable[str]) -> int:
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage request if it is the message's first field.
+    """Return the topic of the first message in a SendMessage request if that message begins with the topic.
 
     Return b"" for other field orders, which protobuf allows but no client uses.
     """
