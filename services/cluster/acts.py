@@ -223,8 +223,8 @@ class NodeActions:
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
         """Check whether this node's EPOCH record is the newest one, and that no record has been lost.
 
-        Raise `Unknown` if the engine does not respond, or `Halted` if it has lost a record that this process
-        has read.
+        Raise `Unknown` if the engine does not respond, or `Halted` if the engine has lost a record that this
+        process has read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()

@@ -1,10 +1,10 @@
-"""The state machine that tracks the evidence for the accepted records in a node's copy. It performs no I/O.
+"""The state machine that tracks the evidence for the accepted records in a node's copy.
 
-A copy contains the accepted history up to a log offset called the accepted end. The `evidence` file
-(`services.cluster.evidence_file`) contains the accepted end, the chain at that offset, and the last leader
-record that the node has applied. The evidence enables a node to detect that the engine has lost records or
-was restored from a backup. The bytes after the checkpoint remain on disk until the node has read the shared
-log past the evidence and found no contradiction.
+This module performs no I/O. A copy contains the accepted history up to a log offset called the accepted end.
+The `evidence` file (`services.cluster.evidence_file`) contains the accepted end, the chain at that offset,
+and the last leader record that the node has applied. The evidence enables a node to detect that the engine
+has lost records or was restored from a backup. The bytes after the checkpoint remain on disk until the node
+has read the shared log past the evidence and found no contradiction.
 
     state      meaning                                       transition
     OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
@@ -13,7 +13,7 @@ log past the evidence and found no contradiction.
 Before a node reads further records, `sharedlog.witness` looks up the evidence record in the engine. If the
 evidence record is still missing or replaced after `witness.LOST_MS`, the node halts.
 
-Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
+Each accepted flush is compared with the bytes at the same offset on disk (`FLUSH_VERDICTS`):
 
     on disk              below the accepted end                at or above the accepted end
     identical bytes      advance                               advance
@@ -89,7 +89,7 @@ class RecordLookup(Enum):
 
 
 class DiskComparison(Enum):
-    """The result of comparing an accepted flush with the bytes at its offset on disk."""
+    """The result of comparing an accepted flush with the bytes at the same offset on disk."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -194,7 +194,7 @@ class CopyProof:
         """Compare the fold with the evidence, and raise `Halted` if the two contradict each other.
 
         Call this method after each applied record. If the log has lost no records, the fold matches the
-        evidence immediately after it has applied the evidence record.
+        evidence immediately after the fold has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -220,7 +220,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the node may lead, because the evidence has been confirmed or does not exist."""
+        """Whether the node may lead, which requires that any existing evidence has been confirmed."""
         return self.state is State.AGREED
 
     def _lost(self, read: FoldProgress) -> Halted:
@@ -233,7 +233,7 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether the fold has not read the evidence record yet."""
+    """Return whether the fold has yet to read the evidence record."""
     return read.next_offset <= claimed.record
 
 

@@ -35,8 +35,8 @@ rewrites the missing bytes from the shared log, whereas `cluster restore` report
 accepted record is lost as long as the engine retains all accepted records.
 
 Cost: each flush requires a 72-byte write, and the node performs two syncs per second. Weak spot: if all slots
-are damaged, the accepted end is unknown. A node that finds no valid slot halts (`EvidenceDamaged`), and a
-restore includes all valid log records.
+are damaged, the accepted end is unknown. If no slot is valid, a node halts (`EvidenceDamaged`), and a restore
+includes all valid log records.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class EvidenceFile:
     def sync(self) -> None:
         """Sync the file.
 
-        Raise `SyncFailed` if the sync fails. The caller must then reopen the file.
+        Raise `SyncFailed` if the sync fails. After such a failure, the caller must reopen the file.
         """
         with self._lock:
             if not self._is_unsynced:

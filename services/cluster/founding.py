@@ -4,15 +4,15 @@
     store                   --> store of the first node
 
 The GENESIS record contains the log offset at which the shared log continues the history of the store. Only
-the store of the first node contains the earlier data, so every other node must first copy that store
-(`copies.transfer`). The shared log of the new cluster is trimmed as usual.
+the store of the first node contains the data before this offset, so every other node must first copy that
+store (`copies.transfer`). The shared log of the new cluster is trimmed as usual.
 
 The command `create --from` uses the whole store of a standalone broker. The command `restore` uses the store
-of a node (`RemainingData`). It includes all valid records up to the accepted end in the evidence, or all
-valid records in the store if the evidence is damaged or missing. Damaged records and records that the cluster
-accepted later are lost. To confirm the loss, the operator must pass the offset and the number of damaged
-bytes that are given in the error message (`LossNotAccepted`). The damaged bytes remain on disk (`holes`), and
-valid bytes after the offset are set aside (`tail`).
+of a node (`RemainingData`). The restored cluster contains all valid records up to the accepted end in the
+evidence, or all valid records in the store if the evidence is damaged or missing. Damaged records are lost,
+as are records that the cluster accepted after the end of the restored data. To confirm the loss, the operator
+must pass the offset and the number of damaged bytes that are given in the error message (`LossNotAccepted`).
+The damaged bytes remain on disk (`holes`), and valid bytes after the offset are set aside (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
@@ -77,11 +77,11 @@ class FoundedCluster(NamedTuple):
 class RemainingData(NamedTuple):
     """The part of the cluster's log that remains in a node's store, described by CommitLog offsets.
 
-    A restore includes all valid records up to `end`. It excludes the damaged ranges in `damaged` and the
-    valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The cluster
-    is known to have accepted the log up to `accepted_end`. If the store contains no usable evidence,
-    `unproven` states the reason. Without evidence, the actual accepted end may be higher than `accepted_end`,
-    and a restore includes all valid records.
+    A restore includes all valid records up to `end`. The damaged ranges in `damaged` and the valid bytes from
+    `end` to `beyond_end` are excluded. `checkpoint` is the offset of the newest checkpoint. The cluster is
+    known to have accepted the log up to `accepted_end`. If the store contains no usable evidence, `unproven`
+    states the reason. Without evidence, the actual accepted end may be higher than `accepted_end`, and a
+    restore includes all valid records.
     """
 
     checkpoint: int
@@ -167,7 +167,7 @@ class RestoredCluster(NamedTuple):
 
 
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
-    """Create a cluster from the store of a standalone broker, which becomes the store of `node`.
+    """Create a cluster from a standalone broker's store, which becomes the store of `node`.
 
     Raise `ClusterExists` if the shared log already contains a cluster, or `Unknown` if the engine does not
     respond. Raise a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
@@ -298,7 +298,7 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Install a pending copy if its installation has begun or if it is at least as long as the store."""
+    """Install a pending copy if its installation has begun, or if it is at least as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
@@ -326,7 +326,7 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return the missing bytes at the start of the log as damage, unless retention has deleted them.
+    """Return, as damage, any bytes missing at the start of the log that were not deleted by retention.
 
     The checkpoint and later retention records show which bytes retention has deleted. If a retention record
     was lost in a power failure but the deletion was not, the deleted bytes are reported as damage.

@@ -3,7 +3,7 @@
 A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
 remain unchanged on disk, and the broker skips them like any other damage (docs/damage.md). The `holes` file
 allows a node to distinguish accepted damage from new damage. When a node detects new damage, it fetches
-another node's copy. A hole cannot be repaired in this way, because the missing bytes do not exist on any
+another node's copy. A hole cannot be repaired with such a copy, because the missing bytes do not exist on any
 node.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
@@ -14,14 +14,15 @@ Rules
 1. Only a restore writes the `holes` file, before it creates the new cluster. Every copy of the store includes
    the `holes` file.
 2. Damage outside the holes makes the copy unusable.
-3. A failed read of a message or a queue entry reports only a single damaged location. This location may be a
-   gap that a hole has left in a queue. For this reason, the node scans the whole segment before it treats the
-   copy as damaged.
+3. A failed read of a message or a queue entry reports only a single damaged location. The reported location
+   may be a gap that a hole has left in a queue. For this reason, the node scans the whole segment before it
+   treats the copy as damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
 location that a read detects. Weak spot: if a store has holes, the loss of timers and half messages is
 reported but does not cause the node to fetch a copy, even if the loss is due to a damaged timer file on this
-node. A damaged `holes` file is treated as empty, so the node then needs a copy or another restore.
+node. Because a damaged `holes` file is treated as empty, the node then needs another node's copy or another
+restore.
 """
 
 from __future__ import annotations

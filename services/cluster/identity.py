@@ -22,5 +22,8 @@ class Member(NamedTuple):
     """The newest record version that the node supports (`sharedlog.versions`)."""
 
     def status_fields(self) -> dict[str, Any]:
-        """Return the fields for status output. The certificate is replaced with a flag."""
+        """Return the fields for status output.
+
+        The certificate is replaced with a Boolean value that indicates whether the node has a certificate.
+        """
         return self._asdict() | {"certificate": bool(self.certificate)}

@@ -67,7 +67,7 @@ class ClusterMetrics(Collector):
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
-        """Return the progress of a leader as a JSON value.
+        """Return the status field `progress`, which is None unless this node leads with a working broker.
 
         Progress is measured at most once every `LOOK_EACH_MS` milliseconds.
         """
@@ -151,7 +151,7 @@ class ClusterMetrics(Collector):
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         """Yield the lag of each follower in bytes and in seconds.
 
-        On a follower, the follower metrics have no samples.
+        On a follower, these metrics have no samples.
         """
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",

@@ -108,8 +108,9 @@ def name_in(certificate: str) -> str:
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Open a connection to the HTTP interface at `url`, and require the peer to have the given certificate.
 
-    A response times out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate,
-    or another OSError if the connection fails. If an error is raised, no request has been sent.
+    Reads from the connection time out after `seconds`. Raise `CertificateMismatch` if the peer has a
+    different certificate, or another OSError if the connection fails. If an error is raised, no request has
+    been sent.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -143,7 +144,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` to another node in a POST request, and return whether the node accepted it."""
+    """Send `facts` to another node in a POST request, and return whether the node accepted the request."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:
@@ -175,7 +176,10 @@ def _context_trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Perform a TLS handshake with this node's own server, or raise `ConfigurationError` if it fails."""
+    """Perform a TLS handshake with this node's own server.
+
+    Raise `ConfigurationError` if the handshake fails.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)
