@@ -20,7 +20,7 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
 LOOK_EACH_MS: Final = 2_000
-"""The minimum time, in ms, between two progress measurements, each of which visits all message groups."""
+"""The minimum time, in ms, between two progress measurements, which examine all message groups."""
 
 
 class ClusterMetrics(Collector):

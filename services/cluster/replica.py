@@ -67,7 +67,7 @@ AGAIN_BYTES: Final = 8 * 1024 * 1024
 """The number of log bytes after a checkpoint that justify another one. At startup, reading 8 MiB takes 0.4 s.
 """
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""The record outcomes that cause an update of the evidence."""
+"""The outcomes of records after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
 """The parts of a store that cannot be rebuilt from the other parts.
@@ -135,7 +135,7 @@ class Replica:
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """The number of accepted log bytes after the newest checkpoint, which the next start must read again."""
+        """The number of accepted log bytes after the newest checkpoint, which must be reread at startup."""
         return self.core.durable_offset - self.core.written_offset
 
     @property

@@ -31,7 +31,7 @@ class Leadership:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH record, or None if there is none or its writer has stepped down."""
+        """The writer of the newest EPOCH record, or None if it is unknown or has stepped down."""
         self.facts: Mapping[str, Any] = {}
         """The facts in the newest EPOCH record."""
         self.names = {me.node}

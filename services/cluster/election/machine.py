@@ -100,18 +100,19 @@ class Election:
         """The reasons why this node needs a copy and has not received one yet, or "" if it does not need one.
         """
         self.reopened = ""
-        """The reason why the node has reopened the replica, or "" after the node has read the whole log."""
+        """The reason why the node has reopened the replica, or "" once the node has read the whole log again.
+        """
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether the next read must first verify that the shared log still contains earlier records."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the leader's core has become unusable, possibly before the node serves clients."""
+        """Whether the leader's core is unusable, which can happen even before the node serves clients."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log that a check has detected and that ends the current role."""
+        """A failure of the copy or the log that was detected by a check and that ends the current role."""
         self._where: Unreadable | None = None
-        """The unreadable record that caused the last failure, or None."""
+        """The unreadable record that caused the last failure, or None if there was no such record."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
