@@ -1,8 +1,8 @@
 """The client settings files that each node maintains in its store for use by `tidewheel` commands.
 
 In the file `STORE/access/tidewheel.toml`, the setting `http` lists the addresses of all nodes, beginning with
-this node, and the setting `http_ca` refers to the file `nodes.pem`. The file `STORE/access/nodes.pem`
-contains the certificates of these nodes, as announced in the shared log.
+this node. The setting `http_ca` specifies the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
+the certificates of these nodes, as announced in the shared log.
 
 Nodes create their own certificates. Because no certificate authority signs these certificates, other machines
 do not trust them by default. Nodes trust the certificates in the shared log (`peers`), and commands trust the

@@ -153,8 +153,8 @@ class FoldProgress(NamedTuple):
 class CopyProof:
     """The evidence for a node's copy, and the state of the comparison between the copy and the shared log.
 
-    `claimed` is the evidence in the `evidence` file, `checkpoint` is the progress of the fold at the
-    checkpoint, and `trace` is the result of comparing the evidence with the fold. Evidence that belongs to
+    `claimed` is the evidence in the `evidence` file, and `checkpoint` is the progress of the fold at the
+    checkpoint. `trace` is the result of comparing the evidence with the fold. Evidence that belongs to
     another cluster, such as the cluster before a restore, is ignored. Raise `Halted` if the checkpoint
     belongs to another history.
     """

@@ -19,10 +19,10 @@ Rules
    treats the copy as damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
-location that a read detects. Weak spot: if a store has holes, the loss of timers and half messages is
-reported but does not cause the node to fetch a copy, even if the loss is due to a damaged timer file on this
-node. Because a damaged `holes` file is treated as empty, the node then needs another node's copy or another
-restore.
+location that a read detects. Weak spot: if a store has holes, a loss of timers or half messages is reported
+but does not cause the node to fetch a copy. This is the case even if the loss is due to a damaged timer file
+on this node. Because a damaged `holes` file is treated as empty, the node then needs another node's copy or
+another restore.
 """
 
 from __future__ import annotations

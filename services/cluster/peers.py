@@ -8,8 +8,8 @@ involved. A node without a certificate is reachable only from its own machine, a
 
 A node announces a renewed certificate within seconds. Until a renewed certificate is announced, other nodes
 reject it, send no data to the node, and retry the connection (`forwarding`). If `--tls-clients` is set, a
-node also presents its certificate as a TLS client of the other nodes, so the certificate must be issued by an
-authority in the file that `--tls-clients` specifies.
+node also presents its certificate as a TLS client of the other nodes. In this case, the certificate must be
+issued by an authority in the file that `--tls-clients` specifies.
 
 A network that silently drops packets leaves half-open connections. For this reason, a connection attempt is
 abandoned after `CONNECT_SECONDS`, and an open connection is closed if nothing, not even a TCP

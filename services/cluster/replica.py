@@ -21,9 +21,9 @@ Rules
    record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
    no timer depends on the log before the cut. A node deletes a log segment once both of the node's
    checkpoints cover the segment.
-5. If at least AGAIN_BYTES bytes of log follow the newest checkpoint, the node takes an additional checkpoint
-   once it has caught up after opening its copy, and another one at its first check as leader. These
-   checkpoints shorten the next startup if the node is restarted soon.
+5. If at least AGAIN_BYTES bytes of log follow the newest checkpoint, a node takes an additional checkpoint.
+   The node does so once it has caught up after opening its copy, and again at its first check as leader.
+   These checkpoints shorten the next startup if the node is restarted soon.
 6. After a disk error, a copy and its core are unusable, and the node reopens the copy. If a copy has lost
    records that exist only on other machines (`StoreDamaged`), it is replaced with the copy of another node
    (`services.cluster.copies`).
@@ -114,7 +114,7 @@ class Replica:
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
         """Open the copy on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine, another
+        Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine. Raise another
         `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.install_copy(disk)
@@ -248,8 +248,8 @@ class Replica:
     def claim_due_checkpoint(self) -> bool:
         """Return whether the additional checkpoint after a catch-up or a takeover is due.
 
-        The method returns True at most once after the copy is opened and at most once after each takeover,
-        and only after the node has read the shared log up to the evidence.
+        The method returns True at most once after the copy is opened and at most once after each takeover. It
+        never returns True before the node has read the shared log up to the evidence.
         """
         if self._is_settled or not self._proof.may_lead:
             return False

@@ -6,10 +6,10 @@
                       plus the time since that read
     skew              this node's clock minus the engine's clock
 
-The engine writes a record after the append has started and before any read returns the record, so the
-engine's timestamp lies between two times that the node measures. Both bounds of the skew are stored relative
-to the monotonic clock, and are the tightest bounds obtained from the last SAMPLES records. The wall clock is
-read only when the skew is requested, so the skew immediately reflects a jump of the wall clock.
+The engine timestamps a record after the append has started and before any read returns the record. The
+engine's timestamp therefore lies between two times that the node measures. Both bounds of the skew are stored
+relative to the monotonic clock, and are the tightest bounds obtained from the last SAMPLES records. The wall
+clock is read only when the skew is requested, so the skew immediately reflects a jump of the wall clock.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew

@@ -56,8 +56,8 @@ class PooledChannel:
 class ChannelPool:
     """The channels of a node: all channels to the last called node, and other channels that have open calls.
 
-    The pool closes channels to former leaders and channels with outdated certificates, because gRPC keeps
-    trying to reconnect an unused channel as long as the peer is down or has a different certificate.
+    The pool closes channels to former leaders and channels with outdated certificates. Otherwise, gRPC would
+    keep trying to reconnect an unused channel as long as the peer is down or has a different certificate.
     """
 
     def __init__(self) -> None:

@@ -11,9 +11,10 @@ Rules
 2. The node resends the last settings that a client sent on the stream. A client's responses to commands are
    not resent, because the leader that sent the commands has been replaced, and a new command may have the
    same nonce.
-3. The node also declares the topics to which the client has sent messages, because the Python client does not
-   declare topics, and only declared producers of a topic receive transaction check-backs. The node sends the
-   original settings after the extended ones, so the leader retains the original settings.
+3. The node also declares the topics to which the client has sent messages. This declaration is necessary
+   because the Python client does not declare topics, and only declared producers of a topic receive
+   transaction check-backs. The node sends the original settings after the extended ones, so the leader
+   retains the original settings.
 4. The node resends lite topic subscriptions as the complete accepted set, without the topics that the leader
    has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node does
    not resend start positions (`OffsetOption`), because the log contains the group offsets.

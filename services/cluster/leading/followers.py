@@ -11,7 +11,7 @@ reported end. The lag in ms increases as long as a follower is unavailable.
 
 Rules
 1. If a node has not sent a report, its lag in bytes is the leader's accepted end minus the end of the node's
-   announced copy, and its lag in ms is the time since the leader was elected. The lag of such a node is never
+   announced copy. The lag in ms of such a node is the time since the leader was elected, and is never
    reported as 0 ms.
 2. A node that was removed from the cluster (`tidewheel cluster forget`) has no lag.
 3. Only followers send reports. A node whose last report is older than FRESH_MS may be down, so the leader

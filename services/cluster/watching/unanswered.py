@@ -4,10 +4,10 @@ When a call has been waiting for ANSWER_MS, the node calls the engine's `check_s
 this check every AGAIN_SECONDS seconds. If the waiting call fails, the report persists until a call of the
 same kind is answered or a new record is read.
 
-While PostgreSQL is waiting for a missing standby, it does not answer the appends of leaders and candidates,
-and a waiting candidate does not perform the leader's check (`engine_check`). `check_settings` does not wait
-for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting call,
-whose result is processed as usual.
+While PostgreSQL is waiting for a missing standby, it does not answer the appends of leaders and candidates. A
+waiting candidate does not perform the leader's check (`engine_check`). However, `check_settings` does not
+wait for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting
+call, whose result is processed as usual.
 
 Weak spot: a call that fails immediately is not diagnosed. The error of a failed call is logged, and the call
 is retried.
