@@ -32,7 +32,7 @@ class CheckBackEntry:
 
 
 class CheckLog:
-    """The most recent check-backs, in order from oldest to newest."""
+    """The most recent check-backs, ordered from oldest to newest."""
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
@@ -63,13 +63,13 @@ class CheckLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def check_backs_of(self, transaction_id: str) -> Iterator[CheckBackEntry]:
-        """Yield the check-backs of a transaction, in order from newest to oldest."""
+        """Yield the check-backs of a transaction, ordered from newest to oldest."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
         """Return the newest `count_max` check-backs of `topic`, or of all topics if `topic` is empty.
 
-        The check-backs are in order from newest to oldest.
+        The check-backs are ordered from newest to oldest.
         """
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]

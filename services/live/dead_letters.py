@@ -55,7 +55,7 @@ class DeadLetterFilter:
 async def read_pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yield pages of a group's dead letters below `end_offset`, in order from oldest to newest."""
+    """Yield pages of a group's dead letters below `end_offset`, ordered from oldest to newest."""
     check_group_name(group)
     while live.core.dead_letters.count_open(group).count:
         page = live.query(live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)

@@ -168,7 +168,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def list_tasks(self) -> list[Task[Order]]:
-        """Return all running and retained tasks, in order from newest to oldest."""
+        """Return all running and retained tasks, ordered from newest to oldest."""
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:

@@ -1,8 +1,8 @@
-"""Stores dead letters, with their reasons and errors, in the topic `%DLQ%<group>`.
+"""Stores dead letters, with their failure reasons and errors, in the topic `%DLQ%<group>`.
 
 A dead letter is a message that a consumer group has failed to process. A dead letter remains open until an
-operator redrives or purges it. Finished dead letters are recorded in ordinary acknowledgement records, as
-progress of the group `OPERATORS` on the dead-letter topic.
+operator redrives or purges it. A finished dead letter is recorded as an ordinary acknowledgement by the group
+`OPERATORS` on the dead-letter topic.
 
 If a message is redriven to its original topic, it is delivered only to the group that failed to process it,
 because other groups have already received the message. If a message is redriven to another topic, it is
@@ -67,9 +67,10 @@ class DeadLetters:
     def move_message(
         self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
     ) -> int:
-        """Move a message to the dead letters, and return the log offset to make durable.
+        """Move a message to the dead-letter topic of a group.
 
-        The dead letter includes the number of attempts, and the first and last errors.
+        Return the log offset that must be durable before the response is sent. The dead letter includes the
+        number of attempts, and the first and last errors.
         """
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
@@ -87,9 +88,9 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return up to `count_max` open dead letters of a group, in order from oldest to newest.
+        """Return up to `count_max` open dead letters of a group, ordered from oldest to newest.
 
-        The bodies in a page have a total size of at most `LOOK_BYTES_MAX` bytes, unless the page contains
+        The total size of the bodies in a page does not exceed `LOOK_BYTES_MAX` bytes unless the page contains
         only one dead letter.
         """
         key = _key(group)
@@ -127,9 +128,9 @@ class DeadLetters:
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
-        In its original topic, the message is delivered only to its own group. Return the log offset that must
-        be durable before the response is sent. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic`,
-        `MessageTypeConflict`, or `TopicNotFound`.
+        A message that is redriven to its original topic is delivered only to the group that failed to process
+        it. Return the log offset that must be durable before the response is sent. Raise `DiskFull`,
+        `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -149,12 +150,19 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Discard a dead letter, and return the log offset to make durable. Raise `MessageNotFound`."""
+        """Discard a dead letter.
+
+        Return the log offset that must be durable before the response is sent. Raise `MessageNotFound` if the
+        dead letter is not open.
+        """
         key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return the queue and the record of an open dead letter. Raise `MessageNotFound`."""
+        """Return the queue and the record of a dead letter.
+
+        Raise `MessageNotFound` if the dead letter is not open.
+        """
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
@@ -169,10 +177,11 @@ class DeadLetters:
 
 
 def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return a number that determines the queue of a copied message.
+    """Return the number that determines the queue in which a copied message is stored.
 
     The number is derived from the lite topic, the message group, or the queue offset of the message. Raise
-    `MessageTypeConflict`.
+    `MessageTypeConflict` if a lite message is copied to a topic of another type, or if any other message is
+    copied to a LITE topic.
     """
     lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
@@ -192,7 +201,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def copy_of(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a copy of a message for another topic, without the properties of earlier deliveries."""
+    """Return a copy of a message for another topic, without the properties added by earlier deliveries."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

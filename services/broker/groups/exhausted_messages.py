@@ -1,16 +1,16 @@
-"""Moves messages that have no attempts left to the dead letters, without waiting for another receive.
+"""Moves messages with exhausted attempts to the dead-letter topic, without waiting for another receive.
 
-If such a message were moved only by the next receive, it might never appear among the dead letters, because a
-message that crashes its consumers also prevents their receives. The move to the dead letters is therefore
-triggered when the last attempt ends:
+If exhausted messages were moved only by the next receive, a message that crashes its consumers might never
+reach the dead-letter topic, because crashed consumers send no receives. The move to the dead-letter topic is
+therefore triggered by the end of the last attempt:
 
     the last attempt's lease expires -----+
     the consumer reports a failure -------+
     a start finds no attempts left -------+--> `ExhaustedMessages` --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If a new policy allows more attempts before the message is moved, the lease expires normally and the message
-is redelivered.
+If a new policy that allows more attempts takes effect before the message is moved, the lease expires normally
+and the message is redelivered.
 
 Rules:
 - Every failed attempt except the last one is followed by a pause. The lease of the last attempt expires as
@@ -18,16 +18,16 @@ Rules:
 - The lease of the last attempt remains valid until the message is moved, so that a late acknowledgement is
   accepted. The lease is ended and the message is moved in a single step, as when a consumer requests the
   move.
-- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable, and the next flush
-  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` bytes of queue files
-  in full, and the next tick follows immediately.
+- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes of the log are unflushed, and the
+  next flush triggers the next tick. A tick also stops after it has fully read queue files with a total size
+  of `QUEUE_FILES_COMPARED_BYTES` bytes, and the next tick follows immediately.
 - A receive that encounters a message with no attempts left also moves the message (`receiving.py`).
 
-Memory usage is one entry for each queued message, until the message is moved. Cost: the record of each
-message is read once and appended once.
+Each queued message occupies one entry in memory until the message is moved. Cost: each message record is read
+once and appended once.
 
-Weak spot: an entry remains in the queue after its message is acknowledged, renewed, moved, or delivered.
-Every entry is therefore checked again when it is processed.
+Weak spot: an entry remains in the queue even if its message has since been acknowledged, moved, or delivered,
+or if the lease on the message has been renewed. Every entry is therefore checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ USED_UP = "attempts used up"
 
 
 class ExhaustedMessages:
-    """The queue of messages to be moved to the dead letters, in the order in which they were found."""
+    """The messages to be moved to the dead-letter topic, in the order in which they were found."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class ExhaustedMessages:
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """The number of bytes of queue files that the current tick has read in full."""
+        """The total size, in bytes, of the queue files that the current tick has read in full."""
 
     def has_more(self) -> bool:
         """Return whether any queued messages can be moved to the dead letters now."""
         return bool(self._last_leases or self._used_up) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue the message of a failed lease if the attempt was the last one.
+        """Queue the message of a failed attempt if no further attempt is permitted.
 
         Return whether the message was queued.
         """
@@ -107,7 +107,7 @@ class ExhaustedMessages:
                 self._leases.reschedule_expiry(generation)
 
     def move_queued(self, now_ms: int) -> list[str]:
-        """Move queued messages to the dead letters, up to the limits of a tick.
+        """Move queued messages to the dead-letter topic, within the limits of a tick.
 
         Return the topics of the messages that must be redelivered instead.
         """

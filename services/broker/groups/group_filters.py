@@ -1,7 +1,7 @@
 """Implements group filters: a group receives every message that matches a filter of any of its clients.
 
 RocketMQ keeps a single filter per group and topic. If the clients of a group use different filters, messages
-are lost, because a message that does not match the filter of one client is done for the whole group. In
+are lost, because a message that does not match one client's filter counts as finished for the whole group. In
 Tidewheel, a message is skipped only if it matches no filter of the group:
 
     no filter of the group matches it                 done
@@ -30,11 +30,11 @@ Rules
    subscription (`GroupFilters.record_subscription`).
 6. If a recorded filter cannot be parsed by this version, it matches every message, so no message is lost.
 
-Only the filter texts are stored in the log. The clocks, clients, and bits are derived state, which is not
-preserved across restarts.
+Only the filter texts are stored in the log. The clocks, clients, and filter bits are derived state and are
+not preserved across restarts.
 
-Memory usage is 1 KiB per group and topic, plus the filter texts, which occupy at most `FILTERS_BYTES_MAX` for
-all groups together. Cost: a receive performs one identity test for its filter and marks the filter as used.
+Memory usage is 1 KiB per group and topic, plus the filter texts, which occupy at most `FILTERS_BYTES_MAX` in
+total for all groups. Cost: a receive performs one identity test for its filter and marks the filter as used.
 Weak spot: a message that matches only an unused filter blocks its message group until the filter is removed.
 """
 
@@ -59,7 +59,7 @@ Use = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class KnownFilter:
-    """A filter of a group on a topic.
+    """A filter that a group uses on a topic.
 
     `used_ms` is the time of the last use, according to the clock of the `FilterSet`.
     """
@@ -72,7 +72,7 @@ class KnownFilter:
     is_used: bool = False
     """Whether a client has used the filter since startup."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The `FILTER_CLIENTS_MAX` most recent clients of this filter, in order from oldest to newest."""
+    """The `FILTER_CLIENTS_MAX` most recent clients of this filter, ordered from oldest to newest."""
 
 
 class FilterSet:
@@ -109,7 +109,7 @@ class FilterSet:
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Record a receive with a filter, and return whether the client has switched to this filter."""
+        """Record that a receive uses a filter, and return whether the client has switched to this filter."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -130,7 +130,7 @@ class FilterSet:
     def idle_filters(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the filters that have become idle.
 
-        `alive_ms` contains the time of the last heartbeat of each client.
+        `alive_ms` maps each client id to the time of the client's last heartbeat.
         """
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
@@ -164,11 +164,11 @@ class GroupFilters:
         return found
 
     def peek(self, group: str, topic: str) -> FilterSet:
-        """Return a read-only view of a group's filter set on a topic, without creating the set."""
+        """Return a read-only view of a group's filter set on a topic, without creating a new set."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of a group's filters on a topic, in order from oldest to newest."""
+        """Return the texts of a group's filters on a topic, ordered from oldest to newest."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
@@ -180,7 +180,7 @@ class GroupFilters:
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
     def check_room(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if adding a filter would exceed a limit per group or a global limit."""
+        """Raise `TooManyFilters` if adding a filter would exceed a per-group limit or a global limit."""
         text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
@@ -234,7 +234,7 @@ class GroupFilters:
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter, and return the ids of the queues with messages that may have to be reevaluated."""
+        """Add a filter, and return the ids of the queues whose messages may need to be reevaluated."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
             self._texts[group, topic] = texts | {text: None}  # A checkpoint may still use the old dict.
@@ -242,7 +242,7 @@ class GroupFilters:
         return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters, and return the ids of the queues with messages that may have to be reevaluated."""
+        """Remove filters, and return the ids of the queues whose messages may need to be reevaluated."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -258,7 +258,7 @@ class GroupFilters:
             del self._sets[use]
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which consists of the texts of all filters."""
+        """Return the texts of all filters, which are the state to be stored in a snapshot."""
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
@@ -270,7 +270,7 @@ class GroupFilters:
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
         """Rebuild a filter set from the filter texts, preserving its clock, use times, and clients.
 
-        Return the ids of the queues that may have set-aside messages.
+        Return the ids of the queues that may contain set-aside messages.
         """
         before = self._sets.pop((group, topic), None)
         if before is None:

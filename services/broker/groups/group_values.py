@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, StartPosition
 
 
 class GroupQueue(NamedTuple):
-    """The key that identifies a group on a queue."""
+    """The key that identifies a group's state on a queue."""
 
     group: str
     topic: str
@@ -24,9 +24,9 @@ class GroupQueue(NamedTuple):
 class Start:
     """A start position that applies to every queue of a topic.
 
-    Depending on `kind`, `at` is a store time (ms since 1970) or a queue offset. `places` maps
-    (topic, queue id) to the offset that corresponds to the store time, for queues that have already been
-    searched by the caller. Searching a queue takes about 20 reads.
+    Depending on `kind`, `at` is a store time (ms since 1970) or a queue offset. `places` maps (topic, queue
+    id) to the offset that corresponds to the store time, for queues that the caller has already searched.
+    Searching a queue requires about 20 reads.
     """
 
     kind: StartPosition = StartPosition.EARLIEST
@@ -38,10 +38,10 @@ class Start:
 class GroupPolicy:
     """The delivery policy of a group.
 
-    `retry_after_ms` contains the pauses between attempts, which are sent to consumers. `fifo_run_max` is the
-    maximum number of consecutive messages of a message group that a single receive may return. If
-    `is_lite_exclusive` is set, the messages of a lite topic are delivered only to the client of the group
-    that most recently subscribed to the lite topic.
+    `retry_after_ms` contains the pauses between attempts, in ms. The pauses are also sent to consumers.
+    `fifo_run_max` is the maximum number of consecutive messages of a message group that a single receive may
+    return. If `is_lite_exclusive` is set, the messages of a lite topic are delivered to a single client of
+    the group, namely the client with the most recent subscription to the lite topic.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -81,7 +81,7 @@ class QueueView:
 
 @dataclass(slots=True, frozen=True)
 class FilterView:
-    """A filter of a group on a topic.
+    """A filter that a group uses on a topic.
 
     `clients` contains the ids of the filter's most recent clients, and `waiting` is the number of messages
     that are set aside for the filter. A message that matches several filters is counted for each of them.
@@ -139,8 +139,8 @@ class ReceivedMessages:
 
     If `is_unfinished` is set, the receive has reached a limit, and more messages may be available. If
     `has_set_aside` is set, the receive has set messages aside for other filters of the group. If
-    `has_read_damage` is set, the receive has read a damaged queue file, which is not read a second time, so
-    an immediate retry makes progress.
+    `has_read_damage` is set, the receive has read a damaged queue file. An immediate retry makes progress,
+    because the file is not read again.
     """
 
     deliveries: list[Delivery]
@@ -180,9 +180,9 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """A page of dead letters, in order from oldest to newest.
+    """A page of dead letters, ordered from oldest to newest.
 
-    `after` is the cursor for the next page, or None on the last page.
+    `after` is the cursor for the next page, or None if this page is the last page.
     """
 
     dead_letters: list[DeadLetter]

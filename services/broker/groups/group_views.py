@@ -1,4 +1,4 @@
-"""Provides views of consumer groups and their positions, and administrative operations on groups."""
+"""Provides views of consumer groups and their positions, and operations for managing groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """The views of consumer groups, and the group operations that are available to operators."""
+    """Provides views of consumer groups, and the group operations that are available to operators."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class GroupViews:
     def queues_of(self, name: str) -> Iterator[QueueView]:
         """Yield a view of each queue of a group.
 
-        The views are generated one at a time, so that the caller can pause between them.
+        The views are generated one at a time, so that the caller can pause between queues.
         """
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assemble_view(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group view that is assembled from the queue views of `queues_of`.
+        """Return a group view that is assembled from the queue views returned by `queues_of`.
 
-        Raise `GroupNotFound`.
+        Raise `GroupNotFound` if the group does not exist.
         """
         self._check_known(name)
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield a (group, filter) pair for each filter of a group that has several filters on the topic."""
+        """Yield a (group, filter) pair for each filter of a group that uses several filters on the topic."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
@@ -87,7 +87,7 @@ class GroupViews:
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Create a group that receives `topic` from a start position, or no topic if `topic` is empty.
+        """Create a group that receives `topic` from a start position, or no topics if `topic` is empty.
 
         Return the log offset that must be durable before the response is sent. If `topic` is empty and the
         group already exists with the same policy, the call has no effect. Raise `GroupExists`,
@@ -111,9 +111,10 @@ class GroupViews:
         return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group, and return the log offset to make durable.
+        """Set the delivery policy of a group.
 
-        Raise `IllegalGroup` or `ClientMistake`.
+        Return the log offset that must be durable before the response is sent. Raise `IllegalGroup` if the
+        group name is illegal, or `ClientMistake` if the policy is illegal.
         """
         check_group_name(name)
         _check_policy(policy)
@@ -125,7 +126,8 @@ class GroupViews:
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
 
-        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound`.
+        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound` if the
+        group does not exist.
         """
         self._check_known(name)
         for one in self._topics_of(name, topic):
@@ -135,7 +137,7 @@ class GroupViews:
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
         """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
 
-        Raise `GroupNotFound`.
+        Raise `GroupNotFound` if the group does not exist.
         """
         self._check_known(name)
         topics = self._topics_of(name, topic)
@@ -185,7 +187,7 @@ class GroupViews:
         return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
-        """Return the filters of a group on a topic, in order from oldest to newest."""
+        """Return the filters of a group on a topic, ordered from oldest to newest."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.peek(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
@@ -211,8 +213,8 @@ class GroupViews:
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
         """Return the store time of a group's next message, or None if there is no next message.
 
-        Also return None if the queue is damaged, because a damaged queue must not make the views and metrics
-        of other queues unavailable.
+        None is also returned if the queue is damaged, so that the views and metrics of other queues remain
+        available.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)

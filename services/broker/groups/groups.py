@@ -199,20 +199,26 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group, and return the log offset to make durable.
+        """Set the delivery policy of a group.
 
-        Raise `TooManyGroups`.
+        Return the log offset that must be durable before the response is sent. Raise `TooManyGroups`.
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to new offsets and end its leases, and return the log offset to make durable."""
+        """Move a group to new offsets and end its leases.
+
+        Return the log offset that must be durable before the response is sent.
+        """
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Reopen the messages at the ascending `offsets`, and return the log offset to make durable."""
+        """Reopen the messages at the ascending `offsets`.
+
+        Return the log offset that must be durable before the response is sent.
+        """
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
         reopened = {key.queue_id: steps}
@@ -307,8 +313,8 @@ class Groups:
     ) -> int:
         """Lease the candidate, or, if `is_found` is set, a message found through its lite topic.
 
-        Return the log offset to make durable, or 0 if the lease is not recorded. This method must be called
-        within a `leasing` block.
+        Return the log offset that must be durable before the response is sent, or 0 if the lease is not
+        recorded. This method must be called within a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -326,7 +332,10 @@ class Groups:
         self._leasing += zip(repeat(key), leases, strict=False)
 
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
-        """Replace the lease on a message, and return the log offset to make durable."""
+        """Replace the lease on a message.
+
+        Return the log offset that must be durable before the response is sent.
+        """
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
         attempts = flight.attempts(lease.queue_offset).made
@@ -335,7 +344,7 @@ class Groups:
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
         """Record a valid lease, so that it is restored after a restart.
 
-        Return the log offset to make durable.
+        Return the log offset that must be durable before the response is sent.
         """
         entry = LeaseEntry(
             Kind.LEASED,
@@ -551,7 +560,7 @@ class Groups:
         self.open_records.add_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a group record, and return the log offset to make durable."""
+        """Append a group record. Return the log offset that must be durable before the response is sent."""
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:

@@ -219,9 +219,10 @@ class LiteSubscribing:
     def _move_group(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
-        """Move a group to a position in a lite topic, and return the log offset to make durable.
+        """Move a group to a position in a lite topic.
 
-        Raise `ClientMistake` if more than `LITE_MOVED_MAX` messages would be affected.
+        Return the log offset that must be durable before the response is sent. Raise `ClientMistake` if more
+        than `LITE_MOVED_MAX` messages would be affected.
         """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)

@@ -272,11 +272,12 @@ class MessageReceiver:
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
-        """Move a leased message to the group's dead letters, and return the log offset to make durable.
+        """Move a leased message to the group's dead letters.
 
-        The reason stored in the dead letter includes `reason`. The consumer's attempt count `attempt` is used
-        if it exceeds the broker's count, because a FIFO push consumer makes several attempts under one lease.
-        If `StoreDamaged` is raised, the lease remains valid.
+        Return the log offset that must be durable before the response is sent. The reason stored in the dead
+        letter includes `reason`. The consumer's attempt count `attempt` is used if it exceeds the broker's
+        count, because a FIFO push consumer makes several attempts under one lease. If `StoreDamaged` is
+        raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -375,7 +376,8 @@ class MessageReceiver:
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Subscribe a group to a topic at the configured start position.
 
-        Return the log offset to make durable, or 0 if the group is already subscribed to the topic.
+        Return the log offset that must be durable before the response is sent, or 0 if the group is already
+        subscribed to the topic.
         """
         if self._groups.is_subscribed(group, topic):
             return 0

@@ -144,7 +144,7 @@ class TimerViews:
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the most recent timers that ended as UNREADABLE, in order from newest to oldest."""
+        """Return the most recent timers that ended as UNREADABLE, ordered from newest to oldest."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:

@@ -116,7 +116,7 @@ class Timers:
         self.held = HeldTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
-        """The most recent timers that ended as UNREADABLE, in order from oldest to newest."""
+        """The most recent timers that ended as UNREADABLE, ordered from oldest to newest."""
         self.in_doubt: dict[int, TimerInDoubt] = {}
         """The timers that are waiting for a repair because their records are damaged, by offset.
 
