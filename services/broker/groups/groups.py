@@ -1,7 +1,7 @@
-"""Manages consumer groups, their subscriptions, policies, and queue positions, and the corresponding records.
+"""Manages consumer groups, together with their subscriptions, policies, queue positions, and records.
 
-A group is created by its first receive or by its first policy. The body of a `TW_SYS_GROUP` record is a JSON
-object in one of the following forms:
+A group is created by its first receive or when its first policy is set. The body of a `TW_SYS_GROUP` record
+is a JSON object in one of the following forms:
 
     {"group", "topic"}                the group receives the topic from its earliest message onward
     {"group", "topic", "positions"}   the group continues at these offsets ({queue id: offset}); leases end
@@ -18,16 +18,17 @@ even in a queue that has a damaged file and therefore an unknown first offset. W
 is deleted before the damaged queue is rebuilt, all deleted messages of the queue count as missed.
 
 Every change to a group's offsets on a queue (`consumequeue.offsets`) is recorded in the log. The group's
-in-flight messages on the queue (`consumequeue.in_flight`) are derived from the offsets on first use. Changes
-to messages or leases are applied immediately, and are collected in an open record (`open_records.py`) until
-the next flush.
+in-flight messages on the queue (`consumequeue.in_flight`) are derived from these offsets on first use.
+Changes to messages or leases are applied immediately, and are collected in an open record (`open_records.py`)
+until the next flush.
 
 The following invariants apply to a group on a queue: all messages below the committed offset are done, the
 committed offset does not exceed the next offset, and leased, ready, and parked messages are not done.
 
 The state of a lease is stored in `InFlight`, in `Leases`, which sets the expiry timer, and, if the lease is
-recorded, in `GroupOffsets`. Leases are begun, replaced, and ended only by methods of `Groups`, each of which
-updates all of this state. Finishing or removing a message also ends the lease on the message.
+recorded, in `GroupOffsets`. Leases are created, replaced, and ended only by methods of `Groups`, each of
+which updates the lease state in all of these places. Finishing or removing a message also ends the lease on
+the message.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Groups:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """The groups of each topic, each with the first log offset when the group joined (0 if unknown)."""
+        """The groups of each topic, with the first log offset when the group joined (0 if unknown)."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
@@ -97,12 +98,15 @@ class Groups:
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """The topics with newly available messages, which are cleared when waiting receives are notified."""
+        """The topics with newly available messages.
+
+        The topics are cleared when waiting receives are notified.
+        """
         self.forgotten: list[str] = []
         """Notices about removed filters, which are later written to the server log."""
 
     def names(self) -> list[str]:
-        """Return the names of all groups that receive a topic or have a policy, in sorted order."""
+        """Return the names of all groups that receive a topic or have a policy, in alphabetical order."""
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> Set[str]:
@@ -129,7 +133,7 @@ class Groups:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
         Queues that are not in `positions` start at the earliest message. Return the log offset that must be
-        durable before the response is sent. Raise `TooManyGroups`.
+        durable before the response is sent. Raise `TooManyGroups` if the limit on subscriptions is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -140,8 +144,9 @@ class Groups:
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
         """Record that a client of a group uses a filter on a topic that the group receives.
 
-        Return the group's filters, the filter in use, the log offset to make durable, and whether the filters
-        of the client or the group have changed. Raise `TooManyFilters`.
+        Return the group's filters, the filter in use, the log offset that must be durable before the response
+        is sent, and whether the filters of the client or of the group have changed. Raise `TooManyFilters` if
+        a new filter would exceed a limit.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)
@@ -174,7 +179,7 @@ class Groups:
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
-        """Return the number of messages that are set aside for each filter of a group on a topic."""
+        """Return the number of messages that are set aside for each filter that a group uses on a topic."""
         filters, counts = self.filters.peek(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
@@ -186,7 +191,7 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set the candidate message aside for the group's filters in the bit mask `wanted_by`."""
+        """Set the candidate message aside for the group's filters whose bits are set in `wanted_by`."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
@@ -215,7 +220,7 @@ class Groups:
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Reopen the messages at the ascending `offsets`.
+        """Reopen the messages at `offsets`, which must be in ascending order.
 
         Return the log offset that must be durable before the response is sent.
         """
@@ -232,7 +237,7 @@ class Groups:
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest committed offset of all groups on a queue, or None if there are no groups."""
+        """Return the lowest committed offset of all groups on a queue, or None if the topic has no groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
@@ -255,7 +260,7 @@ class Groups:
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """Finish messages that were acknowledged or moved to the dead letters, and end their leases.
+        """Finish messages that were acknowledged or moved to the dead-letter topic, and end their leases.
 
         Return the log offset that must be durable before the response is sent.
         """
@@ -298,12 +303,12 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive at the end of the `with` block, to set all timers in one call."""
+        """Begin all leases of a receive at the end of the `with` block, to set their timers in one call."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
             yield
-        finally:  # A scan may have leased messages before an exception.
+        finally:  # The scan may have leased messages before the exception was raised.
             self._leasing = None
             if begun:
                 self.leases.begin(begun)
@@ -366,9 +371,9 @@ class Groups:
         return self.open_records.durable_at
 
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """End a lease that has not been acknowledged.
+        """End the lease on a message that has not been acknowledged.
 
-        The end is recorded if the attempt counts or if the lease itself is recorded.
+        The end of the lease is recorded if the attempt counts or if the lease itself is recorded.
         """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -427,8 +432,8 @@ class Groups:
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
         """Return the number of messages that each group misses when the first offsets of queues advance.
 
-        `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
-        when the log began at `log_offset` or later misses no messages.
+        `rises` contains a (topic, queue id, first offset, new first offset) tuple for each queue. A group
+        that joined when the log began at `log_offset` or later misses no messages.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -445,7 +450,7 @@ class Groups:
     def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Advance all groups to the new first offsets of their queues.
 
-        `minimums` contains (topic, queue id, new first offset) for each queue.
+        `minimums` contains a (topic, queue id, new first offset) tuple for each queue.
         """
         for key, min_offset in self._new_first_offsets(minimums):
             self._offsets_to_change(key).skip_to(min_offset)
@@ -462,7 +467,7 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receiving_keys(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the key of each group that receives a topic, for one queue of the topic."""
+        """Return the keys for a queue of a topic, one key for each group that receives the topic."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
@@ -491,13 +496,16 @@ class Groups:
         return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Yield the key, the queue, and the committed offset for each queue that each group receives."""
+        """Yield a (key, queue, committed offset) tuple for each queue of each group."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for key in self.receiving_keys(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: topic members, policies, filters, missed messages, and offsets."""
+        """Return the state to be stored in a snapshot.
+
+        The state consists of topic members, policies, filters, missed messages, and offsets.
+        """
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -525,14 +533,14 @@ class Groups:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
     def leased_counts(self) -> dict[tuple[str, str], int]:
-        """Return the number of leased messages, by (topic, group)."""
+        """Return the number of leased messages for each (topic, group) pair."""
         counts: Counter[tuple[str, str]] = Counter()
         for key, flight in self._in_flight.items():
             counts[key.topic, key.group] += flight.leased_count
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """Return the total number of unfinished messages in all queues, by (topic, group)."""
+        """Return the total number of unfinished messages in all queues for each (topic, group) pair."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -582,7 +590,7 @@ class Groups:
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
-        """Reevaluate messages that were set aside, using the current filters."""
+        """Reevaluate set-aside messages with the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:

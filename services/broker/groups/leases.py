@@ -1,4 +1,4 @@
-"""Manages leases, which assign a message to a consumer for a limited time.
+"""Manages leases. A lease assigns a message to a consumer for a limited time.
 
     receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
@@ -10,9 +10,10 @@ message. Most leases exist only in memory, and their unacknowledged messages are
 Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at
 startup.
 
-The generation counter starts from the time of the broker's start, so that its values exceed the generations
-of earlier starts. If the clock stopped, or if the node was a follower for a long time, the generations of two
-starts may overlap, but the receipt handles still differ in message, times, and epoch.
+The generation counter is initialized from the startup time, so that new generations exceed the generations of
+earlier broker runs. If the clock stopped, or if the node was a follower for a long time, the generations of
+two broker runs may overlap, but the receipt handles still differ, because they also contain the message
+offset, the times, and the epoch.
 
 When a new leader takes over, it extends all leases that would end before their consumers can acknowledge the
 messages. Each extension is recorded, and a later takeover does not extend the same lease again unless a
@@ -21,14 +22,15 @@ heartbeat of the consumer has been recorded in the meantime.
 Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor
 extend leases.
 
-Leases are begun, replaced, and ended only by `Groups`, because parts of their state are stored in `InFlight`
-and `GroupOffsets`. All other callers only look up leases in `Leases` or change the end times of leases.
+Leases are created, replaced, and ended only by `Groups`, because parts of their state are stored in
+`InFlight` and `GroupOffsets`. All other callers only look up leases in `Leases` or change their end times.
 
 Cost: each lease requires one object, one dict entry in `Leases`, one dict entry in `InFlight`, and one timer
 in the timing wheel.
 
-Weak spot: a lease is not rescheduled automatically after its timer has fired. Either `Receiving.expire_lease`
-ends the lease, or the lease ends when its message is moved to the dead letters (`exhausted_messages.py`).
+Weak spot: the expiry of a lease is not rescheduled automatically after its timer has fired. Either
+`Receiving.expire_lease` ends the lease, or the lease ends when its message is moved to the dead-letter topic
+(`exhausted_messages.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _GENERATIONS_PER_MS: Final = 1 << 16
 
 
 class Leases:
-    """All valid leases of a broker; the generation counter starts from the start time `now_ms`."""
+    """All valid leases of a broker. The generation counter is initialized from the startup time `now_ms`."""
 
     def __init__(
         self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
@@ -63,10 +65,10 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
-        """Set the first generation above the generations of earlier starts, even if the clock was set back.
+        """Initialize the generation counter to a value above the generations of all earlier broker runs.
 
-        After the clock has been set back, store times do not advance until the clock has caught up. The first
-        generations of starts with the same store time are therefore far apart.
+        After the clock has been set back, store times do not advance until the clock has caught up. If
+        several runs start with the same store time, their first generations are therefore chosen far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -107,8 +109,8 @@ class Leases:
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # The recorded end is based on the clock of the leader that extended the lease. That clock may
-            # have been ahead of the clock of this node.
+            # The recorded end time is based on the clock of the leader that extended the lease. That clock
+            # may have been ahead of the clock of this node.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -120,7 +122,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases obtained before a restart by a receive with the same attempt id.
+        """Return the valid leases that a receive with the same attempt id obtained before a restart.
 
         The leases are returned only once.
         """
@@ -141,7 +143,7 @@ class Leases:
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def reschedule_expiry(self, generation: int) -> None:
-        """Reschedule the expiry of a lease whose message was queued for the dead letters."""
+        """Reschedule the expiry of a lease whose message was queued for the dead-letter topic."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:

@@ -1,9 +1,9 @@
-"""Implements receives from LITE topics, which return messages of the lite topics the client subscribes to.
+"""Implements receives from LITE topics. A receive returns messages of the client's subscribed lite topics.
 
 Within a consumer group, a lite topic is ordered like a message group: only one message, or a run of messages
-up to the limit of the policy, is leased at a time. The messages may be received by any subscriber. Messages
-of a lite topic are not parked, because the next message can be found in the index. If a client has sent no
-subscription since the broker started, its receives neither return nor skip any messages.
+up to the limit of the policy, is leased at a time. The messages of a lite topic may be received by any of its
+subscribers. Messages of a lite topic are not parked, because the next message can be found in the index. If a
+client has sent no subscription since the broker started, its receives neither return nor skip any messages.
 
 Cost: a receive performs one binary search for each ready lite topic
 (`services.broker.groups.lite_subscriptions`).
@@ -83,7 +83,7 @@ class LiteMessageReceiver:
     def _lease_from(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease messages of a lite topic. Return whether the lite topic must remain ready."""
+        """Lease messages from a lite topic. Return whether the lite topic must remain ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # Trimmed index entries may be needed after a reset.
@@ -131,7 +131,8 @@ class LiteMessageReceiver:
     ) -> bool:
         """Lease the message at `offset`, unless it was deleted, matches no filter, or has no attempts left.
 
-        Return False if the message matches only other filters of the group, which blocks the lite topic.
+        Return False if the message matches only other filters of the group, because such a message blocks the
+        lite topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -140,7 +141,7 @@ class LiteMessageReceiver:
         record = self._reading.record(queue, offset, entry)
         state.count_record(entry.record_bytes)
         if record is not None and not _has_lite_topic(record, lite_topic):
-            return True  # The record belongs to another lite topic with the same code.
+            return True  # The record belongs to another lite topic whose name has the same code.
         wanted_by = 0 if record is None else state.matching_mask(record)
         if record is None or not wanted_by:
             self._groups.skip_messages(key, offset, offset + 1, state.now_ms)

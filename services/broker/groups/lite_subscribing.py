@@ -1,20 +1,21 @@
 """Implements client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
 
-A client's subscription also subscribes the client's group to the topic. A subscription may specify a new
-position of the group in the added lite topics (`LiteStart`). If no position is specified, an existing group
-keeps its position, and a new group begins at the configured start position. A move to a later position
-acknowledges the skipped messages, and a move to an earlier position appends a record that lists the reopened
-messages.
+When a client subscribes to a lite topic, the client's group is also subscribed to the LITE topic. A
+subscription may specify a new position for the group in the added lite topics (`LiteStart`). If no position
+is specified, an existing group keeps its position, and a new group begins at the configured start position. A
+move to a later position acknowledges the skipped messages, and a move to an earlier position appends a record
+that lists the reopened messages.
 
-A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
-queue offset, as contained in the messages delivered to consumers.
+A TAIL position is specified as a number of messages before the group's position, as in RocketMQ. An OFFSET
+position is specified as a queue offset, which consumers can read from delivered messages.
 
 Cost: a start position other than LAST requires a scan of all messages in the lite topic. The move writes one
 record that lists the reopened messages, and one range for each skipped message. At most `LITE_MOVED_MAX`
 messages may be reopened and skipped.
 
 Weak spot: the position belongs to the group rather than to the client. A client that subscribes with a
-position changes the position for all clients of its group on that lite topic, and ends their leases.
+position changes the position of its entire group in the lite topic, and ends all leases of the group on
+messages of the lite topic.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SubscriptionResult:
 
 
 class LiteSubscribing:
-    """Implements the operations on lite topic subscriptions, and the notification of subscribers."""
+    """Implements the operations on lite topic subscriptions, and notifies subscribers."""
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class LiteSubscribing:
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def remove_all(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
-        """Remove all of a client's subscriptions under a topic."""
+        """Remove all of a client's subscriptions to lite topics under a topic."""
         self._subscriptions.remove_all(subscriber)
         return SubscriptionResult([], 0)
 
@@ -176,7 +177,7 @@ class LiteSubscribing:
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Remove the subscriptions of silent clients, and the index entries of finished messages."""
+        """Remove the subscriptions of silent clients, and remove the index entries of finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
@@ -203,7 +204,7 @@ class LiteSubscribing:
     def _other_subscribers(
         self, subscriber: Subscriber, lite_topics: list[str]
     ) -> list[tuple[Subscriber, str]]:
-        """Return a (subscriber, lite topic) pair for each lite topic subscribed to by another client.
+        """Return a (subscriber, lite topic) pair for each lite topic with another subscriber.
 
         Return an empty list if the group is not exclusive.
         """

@@ -10,8 +10,8 @@ order in which they became ready. The cost of a receive therefore depends on the
 and not on the number of subscriptions.
 
 Several clients of a group may subscribe to the same lite topic and share its messages. If the group's policy
-sets `is_lite_exclusive`, a new subscription takes over a lite topic from any other client. When a client
-periodically sends its complete set, no lite topic is taken over.
+sets `is_lite_exclusive`, a new subscription takes over a lite topic from any other client. No lite topic is
+taken over when a client periodically sends its complete set of subscriptions.
 
 The following invariants hold: every ready lite topic has a subscription, `_subscribers` and `_subscriptions`
 contain the same (subscriber, lite topic) pairs, and `_count` is the number of these pairs.
@@ -55,7 +55,7 @@ class LiteSubscriptions:
         self.woken: dict[Subscriber, None] = {}
         """The subscribers with newly ready lite topics.
 
-        The subscribers are cleared when waiting receives are notified.
+        The dict is cleared when waiting receives are notified.
         """
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
@@ -153,7 +153,7 @@ class LiteSubscriptions:
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark all lite topics of a group as ready, and restart the search in each of them at offset 0.
+        """Mark all lite topics of a group as ready, and restart the search in each lite topic at offset 0.
 
         If `topic` is not empty, only lite topics under this topic are marked.
         """

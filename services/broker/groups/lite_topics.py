@@ -59,12 +59,15 @@ class LiteTopics:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
         for index in indexes:
-            with suppress(StoreDamaged):  # A damaged queue must not prevent messages in other queues.
+            with suppress(StoreDamaged):  # The lite topics of other queues are still counted.
                 index.read_on()
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return the index of a queue, which contains the message offsets of each lite topic."""
+        """Return the lite topic index of a queue.
+
+        The index contains the message offsets of each lite topic.
+        """
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -78,7 +81,7 @@ class LiteTopics:
         self.trim_indexes()
 
     def trim_indexes(self) -> None:
-        """Remove the messages that all groups have finished from indexes that have become long."""
+        """Remove messages that all groups have finished from the indexes that have become long."""
         for (topic, queue_id), index in self._indexes.items():
             with suppress(StoreDamaged):  # The damage is reported by the queue and by the next receive.
                 index.read_on()

@@ -1,8 +1,8 @@
-"""Leases messages to receives, and tracks the request, the scan, and the leases of each receive.
+"""Leases messages on behalf of receives, and tracks the request, the scan, and the leases of each receive.
 
-A receive leases either a single message of a message group, or a run of consecutive messages up to the limit
-in the policy of the consumer group. Unacknowledged messages of a run are redelivered before any later message
-(`ReceiveState.may_join_run`).
+From a message group, a receive leases either a single message or a run of consecutive messages. The policy of
+the consumer group limits the length of a run. Unacknowledged messages of a run are redelivered before any
+later message (`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReceiveState:
     has_set_aside: bool = False
     """Whether the receive has set messages aside for other filters of the group."""
     has_read_damage: bool = False
-    """Whether the receive has read a damaged queue file in full, which later receives need not repeat."""
+    """Whether the receive has fully read a damaged queue file, which later receives need not read again."""
 
     def matches_filter(self, record: Record) -> bool:
         """Return whether a record matches the filter and was not redriven for another group."""
@@ -153,7 +153,7 @@ class ReceiveState:
 
 
 class MessageLeasing:
-    """Leases messages to receives."""
+    """Leases messages on behalf of receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -169,7 +169,7 @@ class MessageLeasing:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate to a receive, or, if `is_found` is set, a message found by its lite topic."""
+        """Lease the candidate, or, if `is_found` is set, a message found through its lite topic."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
@@ -183,24 +183,24 @@ class MessageLeasing:
         state.durable_at = durable_at or state.durable_at
         given = to_readable_record(record)
         if given is not record:
-            # Decompressing a body takes twice as long as reading it.
+            # Decompressing a body takes twice as long as reading the body.
             state.count_record(2 * unpacked_bytes(record.body, given.body))
         state.add_delivery(given, attempt, lease)
 
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease a run of the messages in `entries` that have been read ahead and never delivered.
+        """Lease a run of messages from `entries` that have been read ahead and have never been delivered.
 
         The run ends before the first message that is not plain (`ReceiveState.is_plain`), has been delivered
         before, or would exceed a limit of the receive. Every lease is a first attempt, so the number of
-        attempts need not be looked up.
+        earlier attempts need not be looked up.
         """
         run: list[Lease] = []
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = state.near.get(physical_offset)
-                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `is_scan_budget_spent` inlined
+                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # An inlined `is_scan_budget_spent`.
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
@@ -209,7 +209,7 @@ class MessageLeasing:
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
                 state.add_delivery(record, 1, lease)
-                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count_record` inlined
+                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # An inlined `count_record`.
         finally:  # If a filter raises an exception, the leases created so far are kept.
             if run:
                 self._groups.lease_run(key, flight, run)

@@ -46,7 +46,7 @@ class MissedMessages:
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def add_losses(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add the losses listed in a cut record that has the store time `store_ms`."""
+        """Add the losses listed in a cut record whose store time is `store_ms`."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = MissedCount(
@@ -58,7 +58,7 @@ class MissedMessages:
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return the state for a snapshot, which has one row [group, topic, count, last loss] per count."""
+        """Return the snapshot state, as one [group, topic, count, last loss] row per count."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Combines the group changes between two flushes into a lease record and a record of finished messages.
+"""Combines the group changes made between two flushes into a lease record and a record of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
@@ -6,9 +6,9 @@ A consumer group may acknowledge thousands of messages per second. The acknowled
 are therefore combined into one record, in which adjacent messages form a range. A change is applied to the
 state immediately, by the function that applies the record at startup. The records appended at a close are not
 applied again, so closing the open records does not change the state. Leases are appended before finished
-messages. This order has the same effect as the original order, because a lease may end before its message is
-finished, but never afterwards. The open records are also closed before a group record or a retention record
-changes a group's offsets.
+messages. This order has the same effect as the original order, because the lease on a message may end before
+the message is finished, but never afterwards. The open records are also closed before a group record or a
+retention record changes a group's offsets.
 
 A flush first closes the open records and then writes all appended records. The response to an added change
 therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
@@ -58,7 +58,7 @@ class OpenRecords:
         return not (self._acknowledged or self._passed or self._leases)
 
     def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """Add ranges (first, count) of messages that were acknowledged or moved to the dead letters."""
+        """Add ranges (first, count) of messages that were acknowledged or moved to the dead-letter topic."""
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
@@ -93,7 +93,10 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Combine parts into record bodies up to the size limit. Each body contains at least one part."""
+    """Combine parts into record bodies that do not exceed the size limit.
+
+    Each body contains at least one part.
+    """
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

@@ -1,10 +1,10 @@
 """Implements receive operations, which lease messages, and acknowledgements, which finish messages.
 
-A receive scans all queues of a topic in rotation and leases messages for a period of elapsed time. The queues
-of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
-becomes available again. After the last attempt permitted by the group's `attempts_max`, the message is moved
-to the dead letters (`exhausted_messages.py`). The leases of a push consumer are renewed by the heartbeats of
-its client.
+A receive scans all queues of a topic in rotation and leases messages for a limited period, which is measured
+in elapsed time. The queues of a PRIORITY topic are scanned in descending order. If a lease ends without an
+acknowledgement, its message becomes available again. After the last attempt permitted by the group's
+`attempts_max`, the message is moved to the dead-letter topic (`exhausted_messages.py`). The leases of a push
+consumer are renewed by the heartbeats of its client.
 
 Only one message of a message group is leased at a time. Later messages of the message group are parked until
 the leased message is done. Leases on messages of a message group are recorded, so a leased message is not
@@ -69,7 +69,7 @@ from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
-"""The number of entries skipped by numpy at the cost of one examined message."""
+"""The number of entries that numpy skips at the cost of examining one message."""
 PRIORITY: Final = "PRIORITY"
 
 
@@ -160,7 +160,7 @@ class MessageReceiver:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message, and return the log offset that must be made durable.
+        """Finish a leased message. Return the log offset that must be durable before the response is sent.
 
         Raise `InvalidReceiptHandle`.
         """
@@ -172,7 +172,8 @@ class MessageReceiver:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return a list that contains, for each handle in order, the log offset to make durable or an error.
+        Return a list with one element for each handle, in order. An element is either the log offset that
+        must be durable before the response is sent, or an error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -206,10 +207,10 @@ class MessageReceiver:
     ) -> tuple[str, int]:
         """Change the end of a lease to `invisible_ms` from now.
 
-        Return the new handle and the log offset to make durable. The old handle becomes invalid. If `suspend`
-        is set, the attempt is not counted. Otherwise, the attempt of a push consumer counts as failed
-        (`retry`), because the leases of push consumers are renewed by heartbeats. Raise
-        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        Return the new handle, and the log offset that must be durable before the response is sent. The old
+        handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, the attempt of a
+        push consumer counts as failed (`retry`), because the leases of push consumers are renewed by
+        heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -253,7 +254,7 @@ class MessageReceiver:
         """Schedule redelivery of a leased message `after_ms` from now, and count the current attempt.
 
         If `after_ms` is None, the delay is determined by the group's policy. After the last attempt, the
-        message is instead moved to the dead letters at the next tick. Return the log offset that must be
+        message is instead moved to the dead-letter topic at the next tick. Return the log offset that must be
         durable before the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
@@ -272,7 +273,7 @@ class MessageReceiver:
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
-        """Move a leased message to the group's dead letters.
+        """Move a leased message to the group's dead-letter topic.
 
         Return the log offset that must be durable before the response is sent. The reason stored in the dead
         letter includes `reason`. The consumer's attempt count `attempt` is used if it exceeds the broker's
@@ -320,10 +321,10 @@ class MessageReceiver:
         self._groups.filters.remove_client(client_id)
 
     def expire_lease(self, generation: int, now_ms: int) -> str:
-        """Make the message of an expired lease available again, or queue the message for the dead letters.
+        """Make the message of an expired lease available again, or queue it for the dead-letter topic.
 
-        Return the topic of the message. The lease of a last attempt remains valid until its message is moved
-        to the dead letters (`services.broker.groups.exhausted_messages`).
+        Return the topic of the message. The lease of the last attempt remains valid until the message is
+        moved to the dead-letter topic (`services.broker.groups.exhausted_messages`).
         """
         found = self._leases.find_lease(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -511,7 +512,7 @@ class MessageReceiver:
     def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset that has a matching tag or is in a gap, and finish all offsets before it.
+        """Return the next offset that has a matching tag or is in a gap, and finish all earlier messages.
 
         Return None if there is no such offset or if the scan limit is reached.
         """
@@ -536,7 +537,7 @@ class MessageReceiver:
         wanted_by: int,
         state: ReceiveState,
     ) -> None:
-        """Lease a message, park it behind its message group, or set it aside for other filters."""
+        """Lease a message, park it until its message group is free, or set it aside for other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._may_lease(flight, offset, message_group, is_mine, state):
@@ -555,7 +556,7 @@ class MessageReceiver:
     ) -> bool:
         """Return whether a message is next in its message group or may join the run of the current receive.
 
-        A message that matches only other filters does not join a run.
+        A message that matches only other filters of the group does not join a run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
@@ -583,7 +584,7 @@ class MessageReceiver:
             if record is None or not state.matches_filter(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # The exhausted message is moved to the dead letters by a later scan.
+                return  # The exhausted message is moved to the dead-letter topic by a later scan.
             self._leasing.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
@@ -591,7 +592,8 @@ class MessageReceiver:
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # An identical handle is not decoded, because decoding would dominate the cost of the lookup.
+            # A handle that is identical to the lease's handle is not decoded, because decoding would dominate
+            # the cost of the lookup.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
@@ -628,7 +630,7 @@ class MessageReceiver:
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record: Record | None = None
-        with suppress(StoreDamaged):  # A damaged message must not fail the other handles in the call.
+        with suppress(StoreDamaged):  # Damage must not cause errors for the other handles in the call.
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
