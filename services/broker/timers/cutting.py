@@ -1,4 +1,4 @@
-"""Converts many timer records to ready records in one operation, by copying byte ranges.
+"""Converts timer records to ready records in bulk by copying byte ranges.
 
     timer record   header | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   header | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
@@ -11,9 +11,8 @@ records in one operation.
 
 The loop over the records is a single function, because checkpoints spend most of their time in this loop.
 
-Weak spot: cutting depends on the order in which the properties are written by
-`timer_records.timer_properties`. If the order changed, every record would be decoded, which is slower but
-still correct.
+Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
+this order changed, every record would have to be decoded. Decoding is slower but still correct.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """The real topic of a timer: its name, its encoded topic field, and the prefix of hashed names."""
+    """The real topic of a timer, with its name, its encoded topic field, and the prefix of hashed names."""
 
     name: str
     field: bytes
@@ -62,7 +61,7 @@ class CutRecords:
         self.queues: list[tuple[str, int]] = []
         """The target (topic, queue id) of each cut record."""
         self.named: list[tuple[int, bytes]] = []
-        """The index in `stored` and the properties of each cut record that may have a tag or keys."""
+        """The index in `stored`, and the properties, of each cut record that may have a tag or keys."""
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut_records(stored, timer_offsets, headers["body_bytes"].tolist(), is_plain.tolist())
@@ -101,8 +100,8 @@ class CutRecords:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # The test may also match other properties whose names have the same ending, so the names are
-            # checked by the caller.
+            # The test may also match other properties whose names have the same ending, so the caller must
+            # check the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -131,7 +130,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id), or None if the last two properties are not a target."""
+    """Return the target (topic, queue id), or None if the last two properties do not form a target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):

@@ -3,8 +3,8 @@
 The delay properties and their rules are listed in `tidewheel.delay_properties`.
 
 Delays are relative to real time, because the protocol front ends process the properties before times are
-converted to broker time (`services.live.clock`). The maximum delay is checked later
-(`services.broker.spine.validation`). Cost: one set operation for a message without delay properties.
+converted to broker time (`services.live.clock`). The maximum delay is enforced later
+(`services.broker.spine.validation`). Cost: a message without delay properties requires one set operation.
 """
 
 from __future__ import annotations

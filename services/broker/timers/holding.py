@@ -7,28 +7,29 @@
                                                                                  released, at a pace
 
 1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in its `Topic`.
-   Like deliveries, they are decided in log order. Between the record of a hold and the record of its release,
-   no timer of the topic is delivered, unless an operator or a client fires the timer.
+   Like deliveries, holds and releases take effect in log order. Between the record of a hold and the record
+   of its release, no timer of the topic is delivered, unless an operator or a client fires the timer.
 2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
-   timer and sets the new timer, which is marked TW_HELD. The move is therefore either fully preserved or
-   fully lost in a crash, and each timer ends only once.
-3. A marked timer is in `HeldTimers` from the flush of its record until its end, and is never in the wheel or
-   in a partition. Like any waiting timer, it is found by its names when it is cancelled, moved, fired, or
-   replaced. If an operator moves the timer, the mark is removed. If the topic is still held at the new due
-   time, the timer is held again.
+   timer and sets the new timer, which is marked TW_HELD. After a crash, the move is therefore either complete
+   or has no effect, and each timer ends only once.
+3. A marked timer is stored in `HeldTimers` from the flush of its record until the timer ends, and is never in
+   the wheel or in a partition. Like any waiting timer, a marked timer is found by its names when it is
+   cancelled, moved, fired, or replaced. If an operator moves a marked timer, the mark is removed. If the
+   topic is still held at the new due time, the timer is held again.
 4. If the topic of a timer in `HeldTimers` is not held, the timer is delivered at the pace of the release, in
-   order of due time. A release in progress has no other state, so it continues after a crash, a restart, or a
-   takeover. Timers that become due after the release are delivered on time, ahead of the held timers.
+   order of due time. A release in progress has no additional state, so it continues after a crash, a restart,
+   or a takeover. Timers that become due after the release are delivered on time, ahead of the held timers.
 5. The record of a held timer is kept beyond the retention time, like that of an open half message
    (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
    held timer is never forgotten.
 
-Rejected alternative: held timers could be given a reserved due time in the distant future. All held timers of
-the store would then be in one partition, which would never be passed and therefore never be deleted. Each
-release would have to read the entire partition, and names and ends would be kept until the reserved time.
+Rejected alternative: held timers could be assigned a reserved due time in the distant future. All held timers
+of the store would then be in one partition, which would never become due and therefore never be deleted. Each
+release would have to read the entire partition, and the names and ends of all timers would be kept until the
+reserved time.
 
-Cost: each held timer is written to the log a second time (about 100 us), and takes 20 bytes in memory and in
-snapshots. A tick examines only the held timers of topics whose release is in progress, and a release sorts
+Cost: each held timer is written to the log a second time (about 100 us), and occupies 20 bytes in memory and
+in each snapshot. A tick examines the held timers only of topics that are being released, and a release sorts
 the timers of its topic once. Weak spot: the memory of removed timers is not freed until more than half of the
 table is unused.
 """
@@ -55,7 +56,7 @@ FOREVER_MS: Final = 1 << 62
 
 
 class HeldRows(NamedTuple):
-    """Held timers as arrays of equal length, sorted by due time and offset."""
+    """Held timers, stored in arrays of equal length and sorted by due time and offset."""
 
     due_ms: Integers
     timer_offsets: Integers
@@ -73,9 +74,9 @@ class HeldTimers:
         self._numbers: dict[str, int] = {}
         self._gone_count = 0
         self._orders: dict[str, tuple[Integers, int]] = {}
-        """The offsets of each topic's timers in order of due time, and how many of them are done."""
+        """The offsets of each topic's timers in order of due time, with the number of processed offsets."""
         self.counts: Counter[str] = Counter()
-        """The number of held timers of each topic that has any."""
+        """The number of held timers of each topic that has held timers."""
 
     def __len__(self) -> int:
         return len(self._offsets) - self._gone_count
@@ -145,7 +146,7 @@ class HeldTimers:
         return np.array(self.between(0, FOREVER_MS), np.uint64)
 
     def rows(self, from_ms: int, until_ms: int) -> HeldRows:
-        """Return the held timers that are due in a window, in order of due time."""
+        """Return the held timers that are due in a time window, in order of due time."""
         due_ms = np.array(self._due_ms, np.int64)
         places = np.flatnonzero((due_ms >= max(from_ms, 0)) & (due_ms < until_ms))
         places = places[np.argsort(due_ms[places], kind="stable")]
@@ -153,7 +154,7 @@ class HeldTimers:
         return HeldRows(due_ms[places], offsets, np.array(self._topics, np.int64)[places], self._names)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, as rows of a topic, due times, and offsets."""
+        """Return the state to be stored in a snapshot, as rows of a topic, due times, and offsets."""
         found = self.rows(0, FOREVER_MS)
         parts: list[tuple[str, Integers, Integers]] = []
         for number, name in sorted(enumerate(found.names), key=lambda pair: pair[1]):
@@ -199,7 +200,8 @@ class HeldTimers:
 class ReleasePaces:
     """Limits the pace at which held timers are delivered after a release.
 
-    After an interruption, for example because of a busy disk, a release catches up on at most one second.
+    After an interruption, which may be caused by a busy disk, a release catches up on at most one second of
+    deliveries.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Encodes the recall handle of a delayed message, as base64url of `v1 topic broker due_ms message_id`.
+"""Encodes the recall handle of a delayed message: `v1 topic broker due_ms message_id`, in base64url format.
 
-The format is the same as that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain a
-space.
+The format is the same as that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain
+spaces.
 """
 
 from __future__ import annotations

@@ -16,11 +16,13 @@ their timers were set earlier. Delivery pauses when more than `UNFLUSHED_BYTES_M
 flushed.
 
 Cost: a timer that is delivered individually takes 47 to 65 us, including its share of the flush, whereas a
-timer in a run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us. If two timers per
-millisecond were delivered as runs, the runs would occupy an entire CPU core, and every timer would be late.
+timer in a run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us. If timers that become
+due at a rate of two per millisecond were delivered as runs, the runs would occupy an entire CPU core, and
+every timer would be late.
 
 Each late delivery is counted under the first cause that applies in the following list. A delivery after a
-hold is counted only under `held` and not in any histogram, because the delay was requested by an operator.
+hold is counted only under `held` and is not included in any histogram, because an operator requested the
+delay.
 
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
@@ -29,8 +31,8 @@ hold is counted only under `held` and not in any histogram, because the delay wa
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all late timers of a run are counted under the cause of the first late timer, even if their causes
-differ.
+Weak spot: all late timers of a run are counted under the cause of the first late timer, even if the other
+timers are late for different reasons.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ _HELD: Final = "held"
 
 
 class TimerDelivery:
-    """Delivers the due timers of `timers` to the log."""
+    """Delivers the due timers of `timers` by appending their messages to the log."""
 
     def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
         self._store, self._topics, self._timers = store, topics, timers
@@ -92,15 +94,16 @@ class TimerDelivery:
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a forward step of the clock.
 
-        Late deliveries of timers that were due within the step are counted under the cause `clock`.
+        The late deliveries of timers whose due times were skipped by the step are counted under the cause
+        `clock`.
         """
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
         """Deliver due timers until their weighted count reaches `count_max`, and return the count.
 
-        The weight of a timer is proportional to its use of CPU time. The weight is 1 for a timer in a due
-        run, `_ALONE_COUNTS` for a timer that is delivered individually or from the wheel, and
+        The weight of a timer is proportional to the CPU time needed to deliver it. The weight is 1 for a
+        timer in a due run, `_ALONE_COUNTS` for a timer that is delivered individually or from the wheel, and
         `_HOLDING_COUNTS` if any topic is held.
         """
         if self._timers.is_waiting_for_disk():
@@ -171,7 +174,7 @@ class TimerDelivery:
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel or of the due run.
 
-        Return the weighted count of these timers (see `deliver`). This method merges two sorted sources by
+        Return the weighted count of these timers (see `deliver`). The two sorted sources are merged by
         delivering the timers of each source up to the head of the other source. Within a millisecond, the
         timers of the due run are delivered first.
         """
@@ -183,7 +186,7 @@ class TimerDelivery:
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers above the
                 # watermark from the partitions. If the clock was set back, due times may be below the
-                # watermark, which never moves backward.
+                # watermark, because the watermark never moves backward.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
@@ -242,7 +245,10 @@ class TimerDelivery:
         return True
 
     def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
-        """Return a bool array that is true for rows whose topic is held, if the rows contain the topic."""
+        """Return a bool array that is true for rows whose topic is held.
+
+        Topics contained only in records are ignored.
+        """
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
 
@@ -256,7 +262,7 @@ class TimerDelivery:
     def _append_one(self, ready: Record, now_ms: int) -> None:
         """Append a ready message and record its lateness.
 
-        The lateness is relative to the later of set time and due time.
+        The lateness is measured from the set time or the due time of the timer, whichever is later.
         """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
@@ -270,7 +276,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver the ready records of partition rows, and advance the watermark past these rows.
 
-        The watermark also advances past rows of ended timers and rows with damaged records.
+        The watermark also advances past the rows of ended timers and the rows whose records are damaged.
         """
         if not len(rows):
             return
@@ -290,7 +296,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver or hold a single timer from a partition. See also `_deliver_waiting`."""
+        """Deliver or hold a single timer from a partition."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if not stored or not record.crc_holds(stored):
@@ -319,7 +325,7 @@ class TimerDelivery:
     def _append(
         self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int, *, is_held: bool = False
     ) -> None:
-        """Append the records of rows, which are contiguous in `content`, and record the lateness of timers.
+        """Append the records of rows, which are contiguous in `content`, and record the timers' lateness.
 
         If a timer was set after its due time, its lateness is measured from the time at which it was set. If
         `is_held` is true, the timers are held timers of a single topic, whose lateness is counted separately.
@@ -351,9 +357,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of waiting timers after damage that may have destroyed tombstones.
+        """Return the rows of timers that are still waiting, after damage that may have destroyed tombstones.
 
-        If the end of a timer is also unreadable, the timer is registered as in doubt for a repair.
+        If the end of a timer is also unreadable, the timer is in doubt and is registered for a repair.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -394,13 +400,13 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of rows in one contiguous buffer, reading neighboring records together.
+        """Return the records of rows in one contiguous buffer. Neighboring records are read together.
 
         The rows are sorted by due time, but their records are stored in the order in which the timers were
         set. The rows are therefore first sorted by record position, and a new span begins wherever the gap to
         the previous record exceeds `_GAP_BYTES_MAX`. All spans are read in a single call, and `shifts` maps
-        each position in the file to its position in the bytes read. Finally, the records are copied in row
-        order.
+        each file position to the corresponding position in the bytes read. Finally, the records are copied in
+        row order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -425,7 +431,7 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer whose partition record is damaged or missing, if its record is still in the log.
+        """Deliver a timer whose partition record is damaged or missing, if the log still contains its record.
 
         Otherwise, the timer is registered for a repair, which also searches older files
         (`services.broker.timers.timer_repair`).
@@ -444,7 +450,10 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries. The rows of topic number n are `begins[n]` to `begins[n + 1]`."""
+        """Count late deliveries.
+
+        The rows of topic number n begin at index `begins[n]` and end before index `begins[n + 1]`.
+        """
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)

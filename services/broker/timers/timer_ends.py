@@ -6,22 +6,23 @@ Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
-A timer is pending if it is in `names` but not in `ends`. A fact describes an event and its times. The facts
-do not depend on `history_ms`, because the store may later be opened with a different value of this setting.
+A timer is pending if it is in `names` but not in `ends`. A fact describes an event and contains the times of
+the event. Facts do not depend on `history_ms`, because the store may later be opened with a different value
+of this setting.
 
-1. A fact expires `history_ms` after its last time (`last_ms`). The last time is the later of set time and due
-   time for a name, and the later of end time and due time for an end. The end of a timer therefore never
-   expires before the timer's names.
+1. A fact expires `history_ms` after its last time (`last_ms`). For a name, the last time is the set time or
+   the due time of the timer, whichever is later. For an end, the last time is the end time or the due time of
+   the timer, whichever is later. The end of a timer therefore never expires before the timer's names.
 2. Names and ends are merged separately, so a merge may drop the end of a timer but keep its name.
    `forgotten_ms` is the time before which ends may have been dropped. `forgotten_ms` never decreases and is
    part of the snapshot, because dropped ends are not restored if a longer history is configured later.
 3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms` or more than
    `history_ms` ago. A forgotten timer is never considered pending.
-4. The names of a waiting timer are kept no matter how late the timer is, because expiry during merges is
-   relative to the earliest waiting timer.
+4. The names of a waiting timer are kept no matter how late the timer is, because the expiry of facts during
+   merges is relative to the due time of the earliest waiting timer.
 
-Memory usage: all facts added since the last checkpoint are kept in memory, together with Bloom filters of
-about 12 bits per fact.
+All facts added since the last checkpoint are kept in memory, together with Bloom filters of about 12 bits per
+fact.
 
 An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
 
@@ -74,7 +75,7 @@ NameWords = tuple[int, int]
 
 
 class NamedTimer(NamedTuple):
-    """A timer that was found by name, with its offset, due time, and store time."""
+    """The result of a timer lookup by name: the timer's offset, due time, and store time."""
 
     timer_offset: int
     due_ms: int
@@ -103,12 +104,12 @@ class EndsToWrite:
     forgotten_ms: int
 
     def write(self, disk: Disk) -> None:
-        """Write the new facts in a worker thread. Raise OSError if the disk fails."""
+        """Write the new facts. This method runs in a worker thread. Raise OSError if the disk fails."""
         self.names.write(disk)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which lists the files and their damage."""
+        """Return the list of files, with their damage, that is stored in a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
@@ -213,17 +214,20 @@ class TimerEnds:
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data to be written by a checkpoint, excluding facts that expired before `now_ms`.
+        """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
 
         `now_ms` is the newest store time or the due time of the earliest waiting timer, whichever is earlier.
-        The time of the clock is not used, because the clock may be wrong.
+        The clock is not used, because it may be wrong.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Adopt the runs of a durable checkpoint, which replace the facts in memory and the merged runs."""
+        """Adopt the runs of a durable checkpoint.
+
+        These runs replace the facts in memory and the merged runs.
+        """
         self.names.written(done.names)
         self.ends.written(done.ends)
 
@@ -248,7 +252,7 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def delete_files(self) -> None:
-        """Delete both indexes, so that they are rebuilt from the log."""
+        """Delete both indexes, which are then rebuilt from the log."""
         self.names.drop()
         self.ends.drop()
 
@@ -266,13 +270,16 @@ def end_extra(end: End, due_ms: int) -> int:
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return the last time, in ms, of each fact, from which the retention period is measured."""
+    """Return, for each fact, the last time (in ms), from which the retention period is measured."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """Return the 128-bit hash of a name. A key and an identical message id have different hashes."""
+    """Return the 128-bit hash of a name.
+
+    A timer key and a message id with the same text have different hashes.
+    """
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
@@ -292,6 +299,6 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 def text_of(message_id: str, key: str) -> str:
     """Return the text from which the hash of a name is computed.
 
-    The text is the message id, or the key with a prefix that is not legal in a message id.
+    The text is either the message id, or the key preceded by a prefix that is illegal in a message id.
     """
     return message_id or f"\x01{key}"

@@ -1,10 +1,10 @@
-"""Rebuilds timer names and ends at startup if a file of names or ends is damaged.
+"""Rebuilds timer names and ends at startup if a file that contains names or ends is damaged.
 
 1. The readable facts of the damaged runs are kept.
-2. The log is read up to the snapshot, because all later records are replayed afterwards.
+2. The log is read only up to the snapshot offset, because all later records are replayed afterwards.
 3. The names of waiting timers whose records are no longer in the log are read from the partitions.
-4. A timer that has a name, is not waiting, and has no known end is given an end without details, because the
-   timer would otherwise count as waiting.
+4. A timer that has a name, is not waiting, and has no known end is assigned an end without details, because
+   the timer would otherwise count as waiting.
 
 If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
 timers that ended before the first record of the log may be missing, and a verb on such a timer returns
@@ -109,7 +109,7 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
-    # The damage of a file that was split is listed only in the snapshot.
+    # If a damaged file was split, its damage is listed only in the snapshot.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)

@@ -4,9 +4,10 @@ All timer files are listed in the snapshot with their lengths, so they are consi
 offset.
 
 A file that is not listed in any snapshot is deleted unless it covers a time in doubt. A time is in doubt if
-timers due at that time were stored in damaged bytes, because the last copies of their records may then be in
-an older file. A time remains in doubt from the detection of the damage until the first checkpoint that begins
-after all timers due at that time have been rebuilt and are durable, even if a repair fails in the meantime.
+timers that are due at that time were stored in a damaged part of a file, because the last copies of their
+records may then be in an older file. A time remains in doubt from the detection of the damage until the first
+checkpoint that begins after all timers due at that time have been rebuilt and are durable, even if a repair
+fails in the meantime.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class TimesInDoubt:
-    """The times in doubt at the beginning of a checkpoint and during the checkpoint."""
+    """The times that are in doubt when a checkpoint begins and while it is running."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A thread-safe function that returns the current times in doubt, which the checkpoint may extend."""
+    """A thread-safe function that returns the times currently in doubt.
+
+    The checkpoint may add further times.
+    """
     is_rescuing: bool = False
     """Whether a repair is running when the checkpoint begins. No repair begins during a checkpoint."""
 
@@ -47,12 +51,15 @@ class TimersToWrite:
     doubt: TimesInDoubt
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the files in a worker thread. Raise OSError if the disk fails."""
+        """Write and sync the files. This method runs in a worker thread. Raise OSError if the disk fails."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which is complete only after `write` has returned."""
+        """Return the state to be stored in a snapshot.
+
+        The state is complete only after `write` has returned.
+        """
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),

@@ -7,8 +7,9 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each change to a timer is a single record, so a change is either fully preserved or fully lost in a crash. A
-record that ends a timer also contains the due time of the timer, which is needed to find the timer on disk.
+Each change to a timer is stored in a single record, so after a crash a change is either complete or has no
+effect. A record that ends a timer also contains the timer's due time, which is needed to find the timer on
+disk.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""`tuple.__new__`, which creates a named tuple at one third of the cost of its constructor."""
+"""Creates a named tuple at one third of the cost of the constructor."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -71,7 +72,10 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message to append, with its fact. The message must not replace another timer."""
+    """Return a delayed message to append, together with its fact.
+
+    The message must not replace another timer.
+    """
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False))
@@ -107,7 +111,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
     """Return a timer record that replaces a timer in a damaged file, with the same message and due time.
 
-    The new timer has only the names in `names`, because the key may have been taken over by another timer.
+    The new timer has only the names in `names`, because the key may meanwhile belong to another timer.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -149,13 +153,13 @@ def is_rebuilt(timer: Record) -> bool:
 
 
 def names_of(timer: TimerSet) -> list[TimerName]:
-    """Return the names of a timer, which are the message id and the key, if present."""
+    """Return the names of a timer, which are its message id and its key, if present."""
     names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for a move, given the properties of the new record, or None if it is not a move."""
+    """Return the reason for a move from the properties of its record, or None if the record is not a move."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
@@ -224,7 +228,7 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return timer properties that mark a timer as the replacement of `replaced`, or of no timer if None."""
+    """Return timer properties that mark a timer as the replacement of `replaced`, if given."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -232,9 +236,9 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that was replaced by a timer with the properties `stored`, or -1.
+    """Return the offset of the timer that was replaced by the timer with the properties `stored`, or -1.
 
-    For a moved or rebuilt timer, which replaces only itself, return -1.
+    The result is also -1 for a moved or rebuilt timer, because such a timer replaces only itself.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1

@@ -7,34 +7,34 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are determined as follows: from all named timers that are due in the window of the damaged
-file, the timers in sound batches, the timers in memory, and the timers that have ended are excluded. If fewer
-timers remain than rows were lost, the log is read as well, because a timer without a message id may have no
-name. A gap may also have contained tombstones, so the rows of ended timers in the window are deleted again.
-Ends are kept as long as a timer due at the same time may be waiting in a damaged file. All timers due before
-`Partitions.undone_ms` have ended.
+The timers in a gap are determined by elimination: from all named timers that are due in the window of the
+damaged file, the repair excludes the timers in sound batches, the timers in memory, and the timers that have
+ended. If the number of remaining timers is less than the number of lost rows, the log is also read, because a
+timer without a message id may have no name. A gap may also have contained tombstones, so the rows of ended
+timers in the window are deleted again. The end of a timer is kept as long as a timer that is due at the same
+time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have ended.
 
-A rebuilt timer is a new log record, which replaces the old timer like a move to the same due time. A rebuilt
-timer is therefore durable and is delivered only once, and no timer is lost if the broker crashes during the
-repair. The record of a rebuilt timer is read from the log or from an older timer file. Files that cover a
-time in doubt are therefore kept from the detection of the damage until a checkpoint begins after all affected
-timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer file is deleted until
-every file has been verified.
+To rebuild a timer, the broker appends a new log record that replaces the old timer, like a move to the same
+due time. A rebuilt timer is therefore durable and is delivered only once, and no timer is lost if the broker
+crashes during the repair. The record of a rebuilt timer is read from the log or from an older timer file.
+Files that cover a time in doubt are therefore kept from the detection of the damage until a checkpoint begins
+after all affected timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer
+file is deleted until every file has been verified.
 
 A sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the damage
-was found when the timer was due or when the timer was copied by a checkpoint (`Timers.in_doubt`), because a
-late delivery is better than no delivery. If no readable record exists in the log or in an older file, the
-timer ends as UNREADABLE. An UNREADABLE timer is counted and listed, and never becomes pending again.
+is found only when the timer is due or is copied by a checkpoint (`Timers.in_doubt`), because a late delivery
+is better than no delivery. If no readable record exists in the log or in an older file, the timer ends as
+UNREADABLE. UNREADABLE timers are counted and listed, and never become pending again.
 
-Cost: as long as no damage is found, only the checks take time. A repair reads names and ends once, and uses
-16 bytes of memory for each timer in the window.
+Cost: as long as no damage is found, the only cost is that of the checks. A repair reads the names and ends
+once, and uses 16 bytes of memory for each timer in the window.
 
-If the disk cannot read any files at all, the repair fails and is retried later, because read errors are then
-not evidence of damage.
+If no file on the disk can be read, the repair fails and is retried later, because read errors are then not
+evidence of damage.
 
-Weak spot: if the names or the log are also damaged, some lost timers may not be identified. The number of
+Weak spot: if the names or the log is also damaged, some lost timers may not be identified. The number of
 unidentified timers is derived from the row counts in the snapshot, and is added to `unknown_count`. If the
-file has been split, even the number of lost timers is unknown.
+damaged file has been split, even the number of lost timers is unknown.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The location of a copy of a record in an older timer file."""
+    """The location of a record copy in an older timer file."""
 
     path: str
     position: int
@@ -101,7 +101,7 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A job that verifies files in a worker thread, and collects the damage that it finds."""
+    """A job that verifies files in a worker thread and collects the damage found."""
 
     files: list[tuple[Slot, File, int]]
     """The timer files to verify, each with the byte position at which the verification begins."""
@@ -137,7 +137,7 @@ class CheckJob:
 
 
 class LogPass:
-    """A verification pass over the log up to `until`, performed a few megabytes at a time."""
+    """A verification pass over the log up to `until`, which processes a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -147,7 +147,7 @@ class LogPass:
         self.is_done = False
 
     def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Verify up to `bytes_max` more bytes, and return the damage found before the end of the pass.
+        """Verify up to `bytes_max` more bytes, and return the newly found damage below `until`.
 
         Raise OSError if the disk fails.
         """
@@ -187,26 +187,29 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
 
 @dataclass(slots=True, eq=False)
 class RepairJob:
-    """A job that searches, in a worker thread, for timers that were removed or revived by damage."""
+    """A job that runs in a worker thread and searches for timers that damage has removed or revived."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
     mended: frozenset[Gap]
-    """The gaps that have already been repaired."""
+    """The gaps that have been repaired by earlier jobs."""
     windows: list[tuple[int, int]]
     in_doubt: dict[int, TimerInDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The offsets of the timers whose tombstone is only in memory."""
+    """The offsets of the timers whose tombstones exist only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The offsets of the timers whose end is only in memory, either new or rebuilt at startup."""
+    """The offsets of the timers whose ends exist only in memory.
+
+    These ends are new or were rebuilt at startup.
+    """
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """The time before which all timers have ended, even if their ends have been dropped."""
+    """The time before which all timers have ended, even if the ends of the timers have been dropped."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
@@ -222,7 +225,7 @@ class RepairJob:
     def run(self, disk: Disk) -> None:
         """Search the files.
 
-        Raise OSError if the disk fails, so that a disk failure does not cause any timer to end.
+        OSError is raised if the disk fails, so that no timer is ended because of a disk failure.
         """
         self._require_reading(disk)
         try:
@@ -244,8 +247,8 @@ class RepairJob:
         """Find the missing timers and the revived timers in a window.
 
         A missing timer is due in the window, has not ended, and is neither in a sound batch nor in memory. A
-        revived timer has ended, but still appears in a sound batch at or after the watermark, because its
-        tombstone was destroyed and there is no other tombstone in memory.
+        revived timer has ended but still appears in a sound batch at or after the watermark, because its
+        tombstone was destroyed and no copy of the tombstone is in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
@@ -261,7 +264,7 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark do not need a tombstone, because their timers have ended.
+        # Rows before the watermark do not need tombstones, because their timers have ended.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
@@ -274,7 +277,7 @@ class RepairJob:
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
         """Return the live rows of sound batches in the window, and the number of rows in damaged batches.
 
-        A batch in a gap is considered damaged even if it is now readable, because its timers have already
+        A batch in a gap is considered damaged even if it has become readable, because its timers have already
         been skipped.
         """
         found, lost_count = [_NOTHING], 0
@@ -296,7 +299,7 @@ class RepairJob:
         return np.concatenate(found), lost_count
 
     def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """Return the named timers in the window, and whether all names could be read."""
+        """Return the named timers that are due in the window, and whether all names could be read."""
         found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -336,7 +339,7 @@ class RepairJob:
         return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
 
     def _exclude_deleted(self, disk: Disk) -> None:
-        """Exclude the timers that have a tombstone in their file or ended before the retained history."""
+        """Exclude timers that have a tombstone in their file or that ended before the retained history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -421,8 +424,9 @@ class TimerRepair:
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a repair) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    Only one job runs at a time, because a repair requires a consistent view of files and memory. All timers
-    found to be missing are rebuilt or ended before the next repair begins.
+    Only one job runs at a time, because a repair requires a consistent view of the files and the memory
+    state. All timers that a repair has found to be missing are rebuilt or ended before the next repair
+    begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -453,7 +457,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check, and report damage to names, ends, and keys found by checkpoints."""
+        """Allow the next check, and report any damage to names, ends, and keys found by checkpoints."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -464,8 +468,8 @@ class TimerRepair:
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check the next timer files on a follower after a checkpoint.
 
-        Once all timer files have been checked, the follower may also delete older files. Damage is repaired
-        only after the node has become the leader.
+        The follower may delete older files only after all timer files have been checked. Any damage is
+        repaired only after the node has become the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -492,7 +496,7 @@ class TimerRepair:
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def doubtful_times(self) -> TimesInDoubt:
-        """Return the times in doubt, for a checkpoint that is about to begin."""
+        """Return the times in doubt for a checkpoint that is about to begin."""
         spans = self._in_doubt()
         if self._has_checked_all:  # All damage has been found, and all times in doubt are known.
             self._partitions.release_older()
@@ -518,7 +522,7 @@ class TimerRepair:
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> CheckJob | RepairJob | None:
-        """Return the next job for a worker, or None if no job is due or a job is still unfinished."""
+        """Return the next job for a worker, or None if no job is due or an earlier job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -529,7 +533,7 @@ class TimerRepair:
         return self._running
 
     def complete_job(self, job: CheckJob | RepairJob) -> None:
-        """Process the result of a job that a worker has completed."""
+        """Process the result of a job that a worker thread has completed."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -552,7 +556,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job, which is retried after the next call to `keep_house`."""
+        """Requeue a failed job, so that it is retried after the next call to `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -563,7 +567,7 @@ class TimerRepair:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def repair_some(self, now_ms: int) -> None:
-        """Rebuild or end some of the timers that a repair job has found."""
+        """Rebuild or end some of the missing timers that a repair job has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
@@ -592,7 +596,7 @@ class TimerRepair:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files with waiting timers, and the damaged files that were kept after a split."""
+        """Return the files that contain waiting timers, and the damaged files kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _has_file(self, one: RowWithoutRecord) -> bool:

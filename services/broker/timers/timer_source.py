@@ -1,9 +1,9 @@
 """Builds the partition rows and ready records of checkpoints from timer records in the log.
 
 A checkpoint moves timers out of memory (`timingwheel.partitions`). In addition to the row of each timer, the
-checkpoint writes the record that will be delivered, including its CRC. At delivery, only the offsets and the
-store time are set (`services.broker.spine.copies`). Delivery can therefore read a single file sequentially
-without parsing any records.
+checkpoint writes the record that will be delivered, including its CRC. Only the offsets and the store time of
+this record are set at delivery (`services.broker.spine.copies`). To deliver timers, the broker can therefore
+read a single file sequentially without parsing any records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -12,10 +12,10 @@ without parsing any records.
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
 Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
-as records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Cutting and decoding
-produce identical bytes.
+as records with IPv6 hosts, are decoded and re-encoded. Re-encoding takes three times as long as cutting.
+Cutting and decoding produce identical bytes.
 
-Weak spot: only a test verifies that cutting and decoding produce identical bytes (`test_timer_source.py`).
+Weak spot: the equality of these bytes is verified only by a test (`test_timer_source.py`).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _WINDOW_BYTES: Final = 1 << 17
 """The number of bytes per read where timer records are close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""The distance to the next timer record above which only `_ALONE_BYTES` are read."""
+"""The distance to the next timer record, in bytes, above which only `_ALONE_BYTES` bytes are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """The queue numbers, which are assigned in order of first use."""
+    """The numbers of queues, assigned in order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: the [topic, queue id] pairs, sorted by queue number."""
+        """Return the [topic, queue id] pairs to be stored in a snapshot, sorted by queue number."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
@@ -81,7 +81,7 @@ class QueueTable:
 
 
 class TimerSource:
-    """Reads timer records from the log, for delivery and for checkpoints in a worker thread."""
+    """Reads timer records from the log, for delivery and for the worker threads of checkpoints."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -92,7 +92,7 @@ class TimerSource:
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
         """Return the rows and ready records of the readable timers, sorted by offset.
 
-        `timer_offsets` (u64) must be sorted. The due time and the record position of each row are not set.
+        `timer_offsets` (u64) must be sorted. The due times and record positions of the rows are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._read_sound(timer_offsets.tolist())
@@ -115,7 +115,7 @@ class TimerSource:
         return rows, ready
 
     def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
-        """Return a bool array that is true for records that contain all texts or are unreadable.
+        """Return a bool array that is true for each record that contains all texts or is unreadable.
 
         `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
         """
@@ -124,14 +124,17 @@ class TimerSource:
         return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record of a timer in any form, and fill in the row of the timer."""
+        """Return the ready record of a timer record in any form, and fill in the timer's row."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)
         return record.encode(ready)
 
     def _set_hashes(self, row: Any, kept: bytes) -> None:
-        """Set the tag hash and the name hashes in the row of a message. The queue must already be set."""
+        """Set the tag hash and the name hashes in the row of a message.
+
+        The queue number of the row must already be set.
+        """
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
@@ -153,7 +156,8 @@ class TimerSource:
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
             # The log is read again unless the window contains the entire record. If the next timer record is
-            # far away, a small window is read, because a large window would mostly contain other records.
+            # far away, only a small window is read, because a large window would contain mostly unrelated
+            # records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -181,7 +185,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return the name hashes of a row. If the message has too many names, the last one is `MANY_NAMES`."""
+    """Return the name hashes of a row. If the message has too many names, the last hash is `MANY_NAMES`."""
     return _hashes(*names_of(ready))
 
 

@@ -2,15 +2,16 @@
 
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded
 regardless of the number of timers. A row on disk contains the queue of a timer and the hashes of its tag, its
-message id, and its message keys. For a filter by topic, tag, or key, only the records that may match are
-therefore read. For a filter by property, the records of all timers that match the other conditions must be
-read. Rows do not contain timer keys, which are looked up in the index of names (`offsets_of_key`). If a timer
-was set after the last checkpoint, its row contains no hashes. The bytes of its record in the log are then
-searched for the texts of the filter, and the record is decoded only if it contains all of the texts. Held
-timers (`services.broker.timers.holding`) are merged with the other waiting timers by due time.
+message id, and its message keys. For a filter by topic, tag, or key, the broker therefore reads only the
+records that may match. For a filter by property, the broker must read the records of all timers that match
+the other conditions. Rows do not contain timer keys, which are looked up in the index of names
+(`offsets_of_key`). If a timer was set after the last checkpoint, its row contains no hashes. The bytes of its
+record in the log are then searched for the texts of the filter, and the record is decoded only if it contains
+all of the texts. Held timers (`services.broker.timers.holding`) are merged with the other waiting timers by
+due time.
 
-Cost: a filter by key requires one name lookup for each topic that has pending timers and matches the filter.
-Searching the bytes of a record takes one twentieth of the time needed to decode it.
+Cost: a filter by timer key requires one name lookup for each topic that has pending timers and matches the
+filter. Searching the bytes of a record takes one twentieth of the time needed to decode the record.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _HASHED_MAX: Final = 8
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter, with its sort position and the location of its record."""
+    """A timer that may match a filter, together with its sort position and the location of its record."""
 
     due_ms: int
     timer_offset: int
@@ -54,9 +55,9 @@ class Candidate(NamedTuple):
 class LookupResults(NamedTuple):
     """The results of lookups in the index of names and in the log, which are performed once per query.
 
-    `keyed` contains the offsets of the timers that have the timer key of the filter. `searched` contains the
-    offsets of the records that were searched in the log, and `found` contains the offsets of those records
-    that contain all texts of the filter. All offsets are sorted.
+    `keyed` contains the offsets of the timers whose timer key is the key specified in the filter. `searched`
+    contains the offsets of the records that were searched in the log, and `found` contains the offsets of
+    those records that contain all texts of the filter. All offsets are sorted.
     """
 
     keyed: Offsets
@@ -95,9 +96,10 @@ class TimerViews:
     def search(
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
     ) -> TimerPage:
-        """Return the timers found by a bounded search, and the cursor for the next call or None.
+        """Return the timers found by a bounded search, and the cursor for the next call.
 
-        The work per call is limited to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`) plus one record.
+        The cursor is None after the last call. The work per call is limited to `TIMERS_LOOK_WORK_MAX` (in
+        units of `limits.WORK_NS`) plus one record.
         """
         found: list[PendingTimer] = []
         work, place = 0, after
@@ -126,13 +128,13 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of the timers in a filter's window that are not in any file."""
+        """Return the sorted offsets of the timers that are in a filter's window but not in any timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         return np.unique(np.concatenate([far, held.astype(np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
-        """Return those of the sorted offsets whose records in the log contain all texts.
+        """Return the subset of the sorted offsets whose records in the log contain all texts.
 
         The offsets of unreadable records are also included. Raise OSError if a read fails.
         """
@@ -160,7 +162,7 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return a (start, number of matching timers) pair for each window of `width_ms`.
+        """Return a (window start, number of matching timers) pair for each time window of length `width_ms`.
 
         The first window begins at the `from_ms` of the filter. Empty windows are omitted.
         """
@@ -180,7 +182,7 @@ class TimerViews:
     def _candidates(
         self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
     ) -> Iterator[Candidate]:
-        """Yield the timers after the position `after` that may match, sorted by due time and offset."""
+        """Yield the timers after position `after` that may match, sorted by due time and offset."""
         rows = self._far_and_near(wanted, after, looked_up)
         if not len(self._timers.held):
             return rows
@@ -192,7 +194,7 @@ class TimerViews:
         after: tuple[int, int] | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the held timers of the matching topics, except those excluded by a search of the log."""
+        """Yield the held timers of the matching topics, skipping timers that the log search has ruled out."""
         if wanted.is_held is False:
             return
         rows = self._timers.held.rows(
@@ -226,14 +228,14 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _scan(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the rows of timers that are not held and are due in the filter's window, after `after`."""
+        """Yield the rows of unheld timers that are due in the filter's window and after position `after`."""
         if not wanted.is_held:
             yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a bool array that is true for the rows that match a filter.
 
-        A record is read only if its row is inconclusive.
+        A timer's record is read only if the row is inconclusive.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -272,7 +274,7 @@ class TimerViews:
     def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
         """Return the hashes of a name in the topics of the given queue numbers.
 
-        The most recent results are cached, because a long query needs them for each part of its window.
+        The most recent results are cached, because a long query needs them for each part of its time window.
         """
         asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
         if asked not in self._hashed:
@@ -309,7 +311,7 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a copy of a filter that is reduced to its due-time window and its `is_held` condition."""
+    """Return a copy of a filter that contains only the due-time window and the `is_held` condition."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 

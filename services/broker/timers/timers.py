@@ -1,9 +1,9 @@
 """Sets, moves, fires, and cancels delayed messages.
 
-A timer is a record in the log, and is identified internally by the offset of that record. All changes to
-timers are decided in a single thread when a record is appended, so each verb has exactly one result. A timer
-ends exactly once, when the record that ends it is appended and applied. The response to a verb is sent once
-the record of the verb is durable.
+A timer is a record in the log and is identified internally by the log offset of that record. The result of
+each timer change is determined in a single thread when the record of the change is appended, so each verb has
+exactly one result. A timer ends exactly once, when the record that ends it is appended and applied. The
+response to a verb is sent once the record of the verb is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -12,10 +12,11 @@ the record of the verb is durable.
     held: `HeldTimers` (`holding`)        from due until the release       20 bytes
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-This module implements the verbs and applies their records, whereas due timers are delivered by
+This module implements the verbs and applies their records. Due timers are delivered by
 `services.broker.timers.timer_delivery`. Names, ends, and counts are changed only by `Timers.apply`, which
-also removes ended timers. Timers are armed by `Timers.publish`. The positions of waiting timers (sort keys
-and watermark) depend on the broker's clock and are not part of the log's state.
+also removes ended timers. Timers are armed by `Timers.publish`. The delivery positions of waiting timers
+(sort keys and watermark) depend on the broker's clock and are not part of the state that is derived from the
+log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
 are delivered in order of sort key. The watermark is the sort key of the last delivered timer, from which
@@ -23,16 +24,16 @@ delivery resumes after a restart (`timingwheel.partitions`). If a timer is set a
 `sort_ms` must therefore be at least the time of the watermark and of the wheel.
 
 After the clock has been set back, the watermark is in the future. Timers set during this period are delivered
-at their due times, but their sort times on disk are at the watermark. `NearTimers.deviating` contains the
-`sort_ms` of each timer whose sort time differs from its due time. At startup, the due times of these timers
-are read from their records by `Timers.restore_wheel`. Sort keys depend on the clock of a particular broker.
-Another broker with the same log, or the same broker after a restart, may choose different sort keys. Records
+at their due times, but their sort times on disk are at the watermark. `NearTimers.deviating` maps each timer
+whose sort time differs from its due time to its `sort_ms`. At startup, the due times of these timers are read
+from their records by `Timers.restore_wheel`. Sort keys depend on the clock of a particular broker. Another
+broker with the same log, or the same broker after a restart, may choose different sort keys. Records
 therefore refer to timers by due time, and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set. If the clock is set back before
-the next tick, such a timer waits until the clock has caught up. `pending_by_topic` counts timers without
-tracking their identities. If the topic of an UNREADABLE timer is unknown, the count of topic "" is
-decremented, so the total is correct, but the count of the real topic is too high by one.
+the next tick, such a timer waits until the clock has caught up. `pending_by_topic` contains only counts and
+does not identify the counted timers. If the topic of an UNREADABLE timer is unknown, the count of topic "" is
+decremented, so the total is correct, but the count for the real topic is too high by one.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ _NO_OFFSET: Final = 1 << 62
 
 
 class TimerInDoubt(NamedTuple):
-    """A timer with a damaged record. `topic` and `path` may be empty."""
+    """A timer whose record is damaged. `topic` and `path` may be empty."""
 
     due_ms: int
     sort_ms: int
@@ -161,14 +162,17 @@ class Timers:
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer may have ended before the retained history.
+        """Return whether a timer may have ended before the beginning of the retained history.
 
         A held timer is never forgotten.
         """
         return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
-        """Return the current timer with a name, which may have ended, or None if there is no such timer."""
+        """Return the current timer with a name, or None if there is no such timer.
+
+        The timer may have ended.
+        """
         return self.ends.find_named(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
@@ -184,8 +188,9 @@ class Timers:
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
         """Mark a timer record as the replacement of the waiting timer with the same key, if there is one.
 
-        This method must be called after `VerbExecutor.execute` and before the record is appended. If a timer
-        was cancelled by the verb of the record, it must not also be replaced, because a timer ends only once.
+        This method must be called after `VerbExecutor.execute` and before the record is appended. If the verb
+        of the record has cancelled the waiting timer, the timer must not also be replaced, because a timer
+        ends only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -198,7 +203,7 @@ class Timers:
     # Methods for applying records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Apply a fact, which sets a timer, ends a timer, or ends a run of delivered timers."""
+        """Apply a fact that sets a timer, ends a timer, or ends a run of delivered timers."""
         match fact:
             case TimerSet():
                 self.ends.add_names(fact, stamp.offset, stamp.store_ms)
@@ -280,7 +285,7 @@ class Timers:
         """Move a waiting timer to a due time that was checked when the verb was accepted.
 
         The timer keeps only those of its names that are not assigned to another timer. If the timer is late
-        by more than the length of the history, its key may already be assigned to another timer.
+        by more than the length of the retained history, its key may already be assigned to another timer.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -305,7 +310,7 @@ class Timers:
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         """Replace a due timer of a held topic with a timer that waits for the release of the topic.
 
-        The new timer gets the names that are still assigned to the old timer, as in `move_accepted`.
+        The new timer receives the names that are still assigned to the old timer, as in `move_accepted`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
@@ -314,9 +319,9 @@ class Timers:
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` with a rebuilt timer.
 
-        The new timer gets those names of the old timer that are not assigned to another timer. If the old
-        timer is late by more than the length of the history, its key may be assigned to a newer timer, which
-        keeps the key.
+        The new timer receives those names of the old timer that are not assigned to another timer. If the old
+        timer is late by more than the length of the retained history, its key may be assigned to a newer
+        timer. In this case, the newer timer keeps the key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
@@ -355,7 +360,7 @@ class Timers:
         Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError for other disk
         errors.
         """
-        with suppress(OSError):  # The unreadable bytes may be located after the record.
+        with suppress(OSError):  # The unreadable bytes may be beyond the end of the record.
             return self._store.read(timer_offset)
         try:
             return self._store.read(timer_offset, is_alone=True)
@@ -376,7 +381,7 @@ class Timers:
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on the timer of a timer record, or None if the timer is still waiting."""
+        """Return the verdict on the timer set by a timer record, or None if the timer is still waiting."""
         record = timer.record
         found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
@@ -447,7 +452,7 @@ class Timers:
     # Methods for snapshots.
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, except for the files of partitions and ends."""
+        """Return the state to be stored in a snapshot, except for the partition files and the end files."""
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
@@ -467,7 +472,7 @@ class Timers:
     def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
         """Return the partitions and ends to be written by a checkpoint.
 
-        Files that cover the times in `doubt` are not deleted.
+        Files that cover a time in `doubt` are not deleted.
         """
         # The history is relative to the earliest waiting timer rather than to the clock, because a timer that
         # is late by more than the length of the history must keep its names and count as pending.
@@ -482,7 +487,7 @@ class Timers:
         """Adopt the files of a durable checkpoint, and register timers with damaged records for a repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
-        # Timers that became near or ended during the checkpoint do not need a repair.
+        # Timers that entered the wheel or ended during the checkpoint do not need a repair.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
                 with suppress(StoreDamaged):  # The damage is reported by the read.
@@ -547,7 +552,7 @@ class Timers:
         """Return a bool array that is true for timers still in the wheel, in memory, or in a partition.
 
         A timer that was delivered in sort order is at or below the watermark and need not be removed. The
-        watermark does not cover timers that are not yet armed, or timers whose sort time differs from their
+        watermark covers neither timers that are not yet armed nor timers whose sort time differs from their
         due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
@@ -600,8 +605,8 @@ class Timers:
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
         ended = self.ends.find_end(found.timer_offset)
-        # A known end is reported for the full length of the history, no matter how late the timer ended, for
-        # example after a long hold.
+        # A known end is reported for the full length of the history, regardless of how late the timer ended.
+        # A timer may end late, for example, after a long hold.
         if self.is_forgotten(found, now_ms) and (
             ended is None or self.ends.is_forgotten(ended.ended_ms, now_ms)
         ):
@@ -658,7 +663,7 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class NearTimers:
-    """The timing wheel for the timers that are due soon, which are identified by their offsets."""
+    """The timing wheel for timers that are due soon. Each timer is identified by its offset."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
@@ -707,15 +712,16 @@ class NearTimers:
         """
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel immediately returns any timer that is due before the wheel's own time. Without the
-            # rebase, a timer due between the clock time and the wheel time would be delivered early.
+            # A wheel immediately returns any timer whose due time is before the current time of the wheel.
+            # Without the rebase, a timer due between the clock time and the wheel time would be delivered
+            # early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, which consists only of `deviating`."""
+        """Return `deviating`, which is the only state to be stored in a snapshot."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
@@ -724,7 +730,7 @@ class NearTimers:
 
 
 class UnarmedTimers:
-    """The records of timers that have not been flushed yet, by offset and in log order."""
+    """The timer records that have not been flushed yet, by offset and in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -739,7 +745,7 @@ class UnarmedTimers:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Add an appended timer record, or its bytes, which is kept until it has been flushed."""
+        """Add an appended timer record, or its bytes, and keep the record until it has been flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer

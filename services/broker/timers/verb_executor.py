@@ -1,16 +1,17 @@
 """Executes the timer verb of a message when the message is stored or its half message is committed.
 
 A CANCEL verb is stored in the same record as its message, with the offset and the due time of the timer in
-the property `TW_CANCELS`. After a crash, therefore, either both are preserved or neither is. A MOVE or FIRE
-verb requires a separate record, which is appended immediately before the message. The result of a verb is
-stored in the message property `TW_TIMER_VERDICT`, whose first word is the verdict.
+the property `TW_CANCELS`. After a crash, therefore, either both the verb and the message are preserved, or
+both are lost. A MOVE or FIRE verb requires a separate record, which is appended immediately before the
+message. The result of a verb is stored in the message property `TW_TIMER_VERDICT`. The first word of the
+property is the verdict.
 
 A verb is checked only when its message is sent. When a half message is committed, the check is not repeated,
 even if the broker has different limits or a different clock.
 
-If a verb specifies the wrong topic, it matches no timer, but the message is still stored unless the verb is
-strict (`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb
-may be arbitrary text.
+A verb with the wrong topic matches no timer, but its message is still stored unless the verb is strict
+(`refuse_unknown`). Verdicts are counted under the topic of the message, because the timer topic in a verb may
+be arbitrary text.
 
 Weak spot: after a crash, the record of a MOVE or FIRE verb may be preserved although the message that follows
 it is lost. The producer of the lost message receives no response and resends the message. The verdict of a
