@@ -3,15 +3,15 @@
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events are processed in order of due time, with the clock set to the due time of each event. After an
+- Events are processed in order of due time, and the clock is set to the due time of each event. After an
   append, the clock stops until the record is durable, because the record may determine the next due time.
-- A clock offset is written to disk before any records that are appended at that offset
-  (`services.live.clock`).
+- Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
 - The clock stops while the next timers are being read from disk.
-- A producer that receives a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
-  this delay, all check-backs of a half message would be sent before the producer could answer the first one.
-- If the topic of a half message has no producer, the half message waits for one (`txn.checkback`) and does
-  not delay the advance.
+- A producer that receives a transaction check-back during an advance has `ANSWER_SECONDS` of real time to
+  answer. Without this delay, all check-backs for a half message would be sent before the producer could
+  answer the first check-back.
+- If the topic of a half message has no producer, the half message waits for a producer (`txn.checkback`) and
+  does not delay the advance.
 - The leases of connected clients are renewed during the advance. All other leases expire on time.
 - Housekeeping is not treated as an event, and is postponed until the target time.
 - Only one advance runs at a time. Further advances are queued.
@@ -39,7 +39,7 @@ class Owner(Protocol):
         """The current broker core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of all connected clients, and end waiting calls with an expired token."""
+        """Renew the leases of all connected clients, and end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
         """Run the work of the core that is due, and return whether the work had any effects."""
@@ -65,7 +65,8 @@ class ClockAdvancer:
     async def advance(self, by_ms: int) -> None:
         """Advance the clock by `by_ms`.
 
-        Raise `ClockIsReal` or `IllegalAdvance`, or `ResultUnknown` if the disk fails.
+        Raise `ClockIsReal` or `IllegalAdvance` if the advance is not permitted, or `ResultUnknown` if the
+        disk fails.
         """
         check_advance(by_ms, self._clock)
         async with self._turn:
@@ -79,12 +80,12 @@ class ClockAdvancer:
                 self._owner.reschedule_tick()
 
     def expect_answer(self, transaction_id: str) -> None:
-        """If an advance is in progress, make it wait for the answer to a check-back."""
+        """If an advance is in progress, make it wait for the answer to a transaction check-back."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for the answer to a check-back, because the producer has answered."""
+        """Stop waiting for the answer to a transaction check-back, because the producer has answered."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -97,8 +98,8 @@ class ClockAdvancer:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # Steps that only cascade timers within the timing wheel do not append any records. For such
-            # steps, the advance yields to other tasks only once per `SILENT_STEPS_MAX` steps.
+            # Steps that only cascade timers within the timing wheel do not append any records. During such
+            # steps, the advance yields to other tasks only once every `SILENT_STEPS_MAX` steps.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._make_step_durable()
@@ -117,7 +118,7 @@ class ClockAdvancer:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for answers to the check-backs sent in that step."""
+        """Make the last step durable, and wait for answers to the transaction check-backs of that step."""
         try:
             self._clock.keep()
         except OSError as error:

@@ -1,8 +1,8 @@
 """Provides a single alarm for all due work, which fires at the earliest due time and is then set again.
 
-If an alarm with an earlier due time is already set, it is not changed. If there is no pending work, no alarm
-is set, so an idle broker sleeps. An alarm always fires within `LOOK_AGAIN_MS`, because the system clock may
-be stepped while the broker sleeps.
+An alarm that is already set for an earlier time is not changed. If there is no pending work, no alarm is set,
+so an idle broker sleeps. An alarm always fires within `LOOK_AGAIN_MS` milliseconds, because the system clock
+may be stepped while the broker sleeps.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Handle(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Handle]
-"""Schedule a call after a delay in seconds, like `loop.call_later`."""
+"""A function that schedules a call after a delay in seconds, like `loop.call_later`."""
 
 
 class Alarm:
-    """An alarm that calls the function `due` when it fires."""
+    """An alarm that calls the function `due` when the alarm fires."""
 
     def __init__(self, due: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
         self._due, self._clock, self._call_later = due, clock, call_later

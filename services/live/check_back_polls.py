@@ -1,23 +1,23 @@
-"""Delivers check-backs by long polling to producers that have no Telemetry stream.
+"""Delivers transaction check-backs by long polling to producers that have no Telemetry stream.
 
     poll of topics --> open --> check-back for a half of a topic   --> response with the half
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
 - A poll remains in the queue of each of its topics as long as it has fewer than `count_max` check-backs and
-  less than RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll, which accepts further
-  check-backs until its task runs.
+  less than RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task, and the poll
+  accepts further check-backs until the task runs.
 - The check-backs of a topic are distributed over the topic's polls in rotation, because after each check-back
   the poll is moved to the end of the queue.
-- When a topic gets its first open poll, the check-backs of half messages that are waiting for a producer are
-  triggered. Each check-back then triggers the next one.
-- Unsent check-backs occupy at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If a half
-  message is delayed by this limit, the check-backs of its topic are restarted when memory becomes available.
+- When the first poll for a topic is opened, the check-backs for half messages that are waiting for a producer
+  are triggered. Each check-back then triggers the next check-back.
+- Unsent check-backs occupy at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
+  limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
   check-backs are repeated according to the topic's check-back policy.
 
-A producer receives no check-backs between two polls. If a half message becomes due between two polls, it
-waits for the next poll without requiring a timer. Memory usage is one entry per topic for each open poll.
+A producer receives no check-backs between two polls. A half message that becomes due between two polls waits
+for the next poll without requiring a timer. Each open poll occupies one memory entry per topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Return a half message with its times converted to real time, or None if the message is damaged."""
+"""A function that returns a half message with its times in real time, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class PolledHalf:
 
 @dataclass(slots=True, eq=False)
 class CheckBackPoll:
-    """An open poll and its pending check-backs."""
+    """An open poll and its pending transaction check-backs."""
 
     client_id: str
     count_max: int
@@ -58,12 +58,12 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether another check-back can be added to the poll."""
+        """Whether another transaction check-back can be added to the poll."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """The open polls of each topic. `came` is called when a topic gets its first open poll."""
+    """The open polls of each topic. `came` is called when the first poll for a topic is opened."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
@@ -87,7 +87,7 @@ class CheckBackPolls:
             self._remove_poll(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Wait until a poll has a check-back, `seconds` have elapsed, or the broker stops."""
+        """Wait until a poll has a transaction check-back, `seconds` have elapsed, or the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
@@ -95,7 +95,7 @@ class CheckBackPolls:
         """Set the number of bytes that the check-backs of a poll occupy in memory.
 
         The number is set to 0 after the response has been sent. If memory becomes available, the check-backs
-        of topics that were delayed are restarted.
+        of delayed topics are restarted.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -108,7 +108,7 @@ class CheckBackPolls:
                         self._came(topic)
 
     def add_check_back(self, question: CheckBack, read: Read) -> str:
-        """Add a check-back to the next poll of its topic, and return the poll's client id.
+        """Add a transaction check-back to the next poll of its topic, and return the poll's client id.
 
         Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
         """

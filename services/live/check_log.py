@@ -1,8 +1,8 @@
-"""Keeps the most recent check-backs, and the answers of producers, in memory.
+"""Keeps the most recent transaction check-backs, and the answers of producers, in memory.
 
 Operators can use the list of check-backs to find out why a half message is still open. The list does not
-affect the broker's behavior, because the number of check-backs (`txn.checkback`) and the end of each half
-message are recorded in the log. The list is not preserved across restarts.
+affect the broker's behavior, because the number of check-backs (`txn.checkback`) and the end of each
+transaction are recorded in the log. The list is not preserved across restarts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class CheckBackEntry:
-    """A check-back that was sent to a producer.
+    """A transaction check-back that was sent to a producer.
 
     If no producer was available, `client_id` is `NOBODY`. `answer` is empty until the producer answers.
     """
@@ -32,7 +32,7 @@ class CheckBackEntry:
 
 
 class CheckLog:
-    """The most recent check-backs, ordered from oldest to newest."""
+    """The most recent transaction check-backs, ordered from oldest to newest."""
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
@@ -40,7 +40,10 @@ class CheckLog:
         self._by_transaction: dict[str, deque[CheckBackEntry]] = {}
 
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Record a check-back. Consecutive check-backs without a producer are recorded only once."""
+        """Record a transaction check-back.
+
+        Consecutive check-backs without a producer are recorded only once.
+        """
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return

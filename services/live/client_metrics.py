@@ -1,16 +1,17 @@
-"""Stores the latest metrics of each client, and the sums of these metrics by topic and group.
+"""Stores the latest metrics of each client, and the sums of these metrics for each topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which survive the client
 
-Clients report totals since they were started, so the increase is the difference from the previous report. If
-a series is older than the broker process, its first report adds 0, because the series was already counted by
-an earlier process. The last report of a departed client is kept, within the limit on the number of series, so
-that a returning client is not counted twice. A report that a client sends while it disconnects is counted.
+Each client reports totals since its start, so the increase is the difference from the previous report. If a
+series began before the broker process, its first report adds 0, because an earlier process has already
+counted the series. The last report of a departed client is kept, within the limit on the number of series, so
+that the measurements of a returning client are not counted twice. A report that a client sends while it
+disconnects is counted.
 
-Only the six metrics of the official clients are stored. The number of series is limited to
+Only the six metrics that the official clients report are stored. The number of series is limited to
 `CLIENT_SERIES_EACH_MAX` per client and to `CLIENT_SERIES_MAX` in total. The series of departed clients are
-evicted first. Histograms use the bucket bounds in `BOUNDS_MS`. A count with a different bound is added to the
+evicted first. Histograms use the bucket bounds in `BOUNDS_MS`. A count for any other bound is added to the
 bucket with the next higher bound.
 """
 
@@ -34,7 +35,7 @@ BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_await_time": (1, 5, 20, 100, 1_000, 5_000, 10_000),
     "rocketmq_process_time": (1, 5, 10, 100, 1_000, 10_000, 60_000),
 }
-"""The durations measured by clients, with the bucket bounds used by the official clients."""
+"""The durations that clients measure, with the bucket bounds used by the official clients."""
 GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes")
 
 
@@ -52,7 +53,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram of durations, with a count for each bound in `BOUNDS_MS` and a count of higher values."""
+    """A duration histogram, with a count for each bound in `BOUNDS_MS` and a count of higher durations."""
 
     counts: tuple[int, ...]
     total_ms: float
@@ -81,7 +82,7 @@ class ReportedSeries(NamedTuple):
 
 
 class ClientMetrics:
-    """The latest report of each client, and the sums of all reports since wall-clock time `since_ms`."""
+    """The latest report of each client, and the sums of all reports since the wall-clock time `since_ms`."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self._since_ms = since_ms
@@ -106,7 +107,7 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # If inserted earlier, the report itself could be evicted.
+            self._departed[client_id] = series  # An earlier insertion could cause the report to be evicted.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
@@ -181,7 +182,10 @@ def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
 def convert_histogram(
     name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float
 ) -> Histogram | None:
-    """Return a client's bucket counts converted to the bounds in `BOUNDS_MS`, or None if invalid."""
+    """Convert a client's bucket counts to the bounds in `BOUNDS_MS`.
+
+    Return None if the counts are invalid.
+    """
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):

@@ -1,4 +1,4 @@
-"""Describes the connected clients, and the requests that operators can send to these clients."""
+"""Describes connected clients, and the requests that operators can send to the clients."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ClientRequests(Protocol):
         """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer process a message again, independently of its group.
+        """Make a push consumer process a message again, independently of the progress of its group.
 
-        Return the result code.
+        Return the result code reported by the consumer.
         """
 
     def reconnect(self, client_id: str) -> None:

@@ -1,20 +1,21 @@
 """Provides the broker time, which equals real time or, with a virtual clock, real time plus an offset.
 
 The core uses broker time, whereas callers use real time, even for due times. With a virtual clock, absolute
-times are therefore converted between callers and the core. The offset, which never decreases, is added to
-times in requests and subtracted from times in responses. The types that contain times are listed in the table
-`_CHANGES`. A message with a delay of 60 seconds becomes due 60 seconds later, regardless of the clock offset.
-Durations (leases, long polls) are not converted. Cron schedules run in broker time. In an occurrence, `at_ms`
-is converted for callers like every other time, but `local` remains the local time according to the clock of
-the schedule.
+times are therefore converted whenever they are passed between callers and the core. The offset, which never
+decreases, is added to times in requests and subtracted from times in responses. The types that contain times
+are listed in the table `_CHANGES`. A message with a delay of 60 seconds becomes due 60 seconds later,
+regardless of the clock offset. Durations (leases, long polls) are not converted. Cron schedules run in broker
+time. In an occurrence of a schedule, `at_ms` is converted for callers like every other time, but `local`
+remains the local time according to the clock of the schedule.
 
 Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
 a monotonic clock (`counted_ms`). Each step of the system clock is reported (`set_step_callback`) before any
-later time is used. Lease durations are measured in elapsed time, which is not affected by such steps.
+time after the step is used. Lease durations are measured in elapsed time, which is not affected by such
+steps.
 
 The offset is stored in a file in the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
-makes the offset durable before any record that depends on it is appended, so a restart never encounters
-records from the future.
+makes the offset durable before any record that depends on the offset is appended, so that a restarted broker
+never finds records from the future.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ Told = TypeVar("Told")
 
 
 class KeptOffset:
-    """The stored offset, in ms, by which a virtual clock is ahead of real time."""
+    """The stored clock offset: the number of ms by which a virtual clock is ahead of real time."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
@@ -106,7 +107,7 @@ class Clock:
     """The clock of the core, which also converts between broker time and the real time of callers.
 
     `counted_ms` returns the time of a monotonic clock in ms. If `counted_ms` is None, `real_ms` is assumed to
-    be monotonic. The only thread-safe method is `begin`.
+    be monotonic. Only the method `begin` is thread-safe.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Clock:
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
         """Set the callback for clock steps.
 
-        The callback is called with the broker times before and after each step.
+        The callback receives the broker times before and after each step.
         """
         self._step_callback = tell
 
@@ -151,7 +152,7 @@ class Clock:
         """Return the current broker time, after reporting any step of the system clock."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
-            real_ms = self.real_ms()  # The step was measured after the clock was first read.
+            real_ms = self.real_ms()  # The step was measured after the first reading of the clock.
             now_ms = real_ms + self.offset_ms
             self._step_callback(now_ms - step_ms, now_ms)
             return now_ms
@@ -209,7 +210,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times within the values of the named fields."""
+    """Return a function that shifts the times contained in the values of the named fields."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Describes the connected consumers, which are reported by the client port to the other interfaces."""
+"""Describes connected consumers, which the client port reports to the other interfaces."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""Yield the consumers of a group, or of all groups if the name is empty, in no particular order.
+"""A function that yields the consumers of a group, or of all groups if the name is empty, in any order.
 
-For each client that does not match, yield None, so that the caller can pause."""
+For each client that does not match, the function yields None, so that the caller can pause.
+"""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:

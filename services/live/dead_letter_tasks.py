@@ -2,10 +2,10 @@
 
     count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
-If a message is redriven and then dead-lettered again, its new offset is at least `end_offset`, so a task
-never processes a message twice. If a rate limit is set, each batch contains the dead letters for a tenth of a
-second, to avoid bursts at the consumers of the target topic. If a dead letter has already been redriven or
-purged by another call, it is counted under the error code TW-152.
+A message that is redriven and then dead-lettered again receives an offset of at least `end_offset`, so a task
+never processes a message twice. If a rate limit is set, each batch contains the number of dead letters
+permitted in a tenth of a second, so that the consumers of the target topic do not receive bursts of messages.
+A dead letter that another call has already redriven or purged is counted under the error code TW-152.
 
 Cost: a task reads every dead letter of its group twice, and keeps one page in memory.
 """
@@ -44,8 +44,8 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterOrder:
     """An order for a task that purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, each dead letter is redriven to its original topic, but only for its own group. The
-    rate is limited to `per_second` dead letters per second, where 0 means no limit.
+    If `target` is empty, each dead letter is redriven to its original topic, but only for its own group. At
+    most `per_second` dead letters are processed per second. A value of 0 means that the rate is not limited.
     """
 
     verb: DeadLetterVerb
@@ -77,7 +77,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     what = "dead letters"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Reject an unknown group or target topic, because a misspelled name must not create either."""
+        """Reject an unknown group or target topic, so that a misspelled name creates neither."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -102,7 +102,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
-        """Process a batch, wait until the batch is durable, and pause if a rate limit is set."""
+        """Process a batch, wait until its changes are durable, and pause if a rate limit is set."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -119,8 +119,8 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter, and return the verdict or the error code.
 
-        `back` is the set of topics to which dead letters may be returned, or None if the order does not
-        return dead letters to their original topics.
+        `back` is the set of original topics to which dead letters may be returned, or None if the order
+        specifies a target topic or a purge.
         """
         try:
             if order.verb is DeadLetterVerb.PURGE:

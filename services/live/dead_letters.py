@@ -1,9 +1,9 @@
-"""Reads dead letters in pages, and yields to the event loop after each page.
+"""Reads dead letters one page at a time, and yields to the event loop after each page.
 
 The dead letters of a group are stored in the order in which they were dead-lettered. Dead letters are not
 indexed, so a filtered read must scan all dead letters from its starting offset onward. A single request scans
-at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages are short, because every body may have the
-maximum size.
+at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages contain few dead letters, because every
+message body may have the maximum size.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter for dead letters, which matches if all specified conditions are met.
+    """A filter for dead letters. A dead letter matches if it meets all specified conditions.
 
     `topic` is the original topic of the message. `reason` is matched as a case-insensitive substring of the
-    reason and of the errors. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
+    reason and of the errors. `from_ms` and `until_ms` are the bounds of the time at which the message was
+    dead-lettered.
     """
 
     key: str = ""
@@ -77,7 +78,10 @@ def end_offset(live: LiveBroker, group: str) -> int:
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if there is none."""
+    """Return a group's dead letter at `queue_offset`.
+
+    Raise `MessageNotFound` if there is no such dead letter.
+    """
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -96,7 +100,7 @@ def check_group(live: LiveBroker, group: str) -> None:
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives, to which its dead letters can be returned.
+    """Return the topics that a group still receives and to which its dead letters can be returned.
 
     Raise `GroupNotFound` if the group does not exist.
     """
@@ -124,8 +128,8 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters, without their bodies.
 
-    If the scan reaches its limit, the page contains fewer dead letters, and its cursor indicates the offset
-    after which to continue.
+    If the scan reaches its limit, the page contains fewer dead letters, and its cursor is the offset after
+    which the next scan continues.
     """
     found: list[DeadLetter] = []
     looked_at = 0

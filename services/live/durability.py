@@ -1,23 +1,24 @@
-"""Sends each answer once the log is durable up to the offset on which the answer depends.
+"""Sends each answer as soon as the log is durable up to the offset on which the answer depends.
 
 Answers are queued in the order in which they were decided. After each flush, all answers whose records are
-now durable are sent. If an answer depends on older records than the preceding answer in the queue, the two
-answers are sent together.
+now durable are sent. An answer that depends on older records than the preceding answer in the queue is sent
+together with the preceding answer.
 
-A cluster leader may have been paused while another node took over. A paused leader's answers about *past*
-events remain correct, because each of them depends on a record that was accepted by the cluster. Answers
-about the *current* state (not found, not leased, empty) require a proof of leadership, which is an accepted
-record whose append began after the call. A proof is requested by `prove` and reported by
-`confirm_leadership`, which sends the answers that were waiting for it. A refusal also requires a proof,
-because it implies that the message was not stored by an earlier call. If a node lacks resources (OWN_MEANS),
-proofs may fail for the same reason. A refusal for lack of resources therefore waits at most OWN_MS, after
-which the call fails with an unknown result and an error that states the cause.
+A cluster leader may be paused while another node takes over. The paused leader's answers about *past* events
+remain correct, because each answer depends on a record that the cluster has accepted. Answers about the
+*current* state (not found, not leased, empty) require a proof of leadership. A proof is an accepted record
+whose append began after the call. A proof is requested with `prove` and reported with `confirm_leadership`,
+which sends the answers that were waiting for the proof. A refusal also requires a proof, because a refusal
+implies that no earlier call has stored the message. If a node lacks local resources (OWN_MEANS), proofs may
+fail for the same reason. A refusal for lack of local resources therefore waits for at most OWN_MS. After this
+time, the call fails with an unknown result, and the error states the cause.
 
-A leader must not confirm any call while its shared log is missing a record that no other node has. `hold`
-refuses all waiting answers. Until `release` is called, later answers are refused whenever the log advances.
+A leader must not confirm any call as long as its shared log lacks a record that no other node has. The method
+`hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the log
+advances.
 
 Memory usage is one deque entry per waiting answer. An answer that depends only on durable records is sent
-immediately on a single node, but waits for a proof in a cluster.
+immediately by a single node, but waits for a proof in a cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""The offset assigned to refusals for lack of local resources, which wait at most OWN_MS for a proof."""
+"""The offset assigned to refusals for lack of local resources.
+
+These refusals wait for a proof for at most OWN_MS.
+"""
 _HELD: Final = OWN_MEANS - 1
 """The durable offset during a hold, which is below the offset of every answer."""
 OWN_MS: Final = 1_000
@@ -51,7 +55,7 @@ class AnswerReceiver(Protocol):
 
 
 class LeadershipProofs(NamedTuple):
-    """A clock that returns ms, and a function that requests a proof of leadership.
+    """A clock that returns times in ms, and a function that requests a proof of leadership.
 
     Each proof is reported to `Answers.confirm_leadership`.
     """
@@ -67,8 +71,8 @@ def ignore_own_refusal() -> None:
 class Answers:
     """The durable offset of the log, and the answers that are waiting for a higher offset or for a proof.
 
-    When a refusal for lack of local resources begins to wait, `own_waits` is called to schedule a call to
-    `fail_own_refusals`.
+    When a refusal for lack of local resources begins to wait, the function `own_waits` is called to schedule
+    a call to `fail_own_refusals`.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Send `error` in place of each refusal for lack of local resources that has waited OWN_MS.
+        """Send `error` in place of each refusal for lack of local resources that has waited for OWN_MS.
 
         Return whether any such refusals are still waiting.
         """
@@ -163,7 +167,7 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error with which answers are refused during a hold, or None if there is no hold."""
+        """The error with which answers are refused during a hold, or None if no hold is in effect."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:

@@ -1,4 +1,4 @@
-"""Implements group commit, in which worker threads write the appends of the core to disk in shared flushes.
+"""Implements group commit: worker threads write the appends of the core to disk in shared flushes.
 
     flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
@@ -9,23 +9,24 @@ Rules:
   `LINGER_SECONDS`, the median response time was 1.7 ms with sequential flushes (320 us of CPU time per call)
   and 2.4 ms with parallel flushes (430 us per call). On a disk that syncs in 4 ms, the median response time
   was 8.2 ms with sequential flushes and 5.8 ms with parallel flushes.
-- After a disk failure, the core is void and no further flush begins. When the last flush in progress has
-  ended, `rebuild` is called once, because no write may be in progress while the log is truncated. Once the
-  owner has opened a new core, it calls `resume_with_core`.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
+- After a disk failure, the core is void and no further flush begins. The function `rebuild` is called once,
+  after the last flush in progress has ended, because no write may be in progress while the log is truncated.
+  After opening a new core, the owner calls `resume_with_core`.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, together with the queue entries of later
+  flushes.
 - With asynchronous flushes, a sync of all unsynced data begins `SYNC_SECONDS` after a flush.
-- A failed sync of a flush, of a checkpoint, or of asynchronous flushes is never retried. The core is
-  discarded and rebuilt instead.
+- If the sync of a flush, of a checkpoint, or of asynchronous flushes fails, the sync is never retried. The
+  core is discarded and rebuilt instead.
 - While a checkpoint is being written, flushes continue up to a limit. Beyond the limit, flushes and their
-  callers wait for the checkpoint, which bounds memory usage and the work of the next start.
+  callers wait for the checkpoint. The limit bounds memory usage and the duration of the next startup.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes
-  the new appends with a single sync, and the checkpoint begins. The rows of the checkpoint are copied over
-  the following iterations, a limited number at a time, and are then written to disk by a worker thread
+  the new appends with a single sync, and the checkpoint begins. A limited number of checkpoint rows is copied
+  in each of the following iterations. A worker thread then writes the rows to disk
   (`services.broker.checkpoint`).
 
-Weak spot: the state consists of flags, of which few combinations are valid, rather than of a state machine.
-The core is rebuilt only if it is void and no flush is in progress. The flush before a checkpoint blocks the
-event loop during its sync.
+Weak spot: the state is a set of flags rather than a state machine, and only a few combinations of the flags
+are valid. The core is rebuilt only if it is void and no flush is in progress. The flush before a checkpoint
+blocks the event loop while the data is synced.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Owner(Protocol):
         """Return the broker time in ms."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that were waiting for a flush, which has been written to disk."""
+        """Send the responses that were waiting for a flush that has now been written to disk."""
 
     def discard_core(self, error: OSError) -> None:
         """Discard the core after a disk failure. The discarded core must no longer be used."""
@@ -83,7 +84,7 @@ class Owner(Protocol):
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log the size and duration of a checkpoint, and the log bytes since the previous checkpoint.
+    """Log the size and duration of a checkpoint, and the number of log bytes since the previous checkpoint.
 
     `before_offset` is the log offset of the previous checkpoint.
     """
@@ -179,7 +180,7 @@ class LogFlusher:
     def _waits_for_more(self) -> bool:
         """Return whether new appends must wait for a flush in progress.
 
-        If they must wait, the end of the linger time is scheduled.
+        If new appends must wait, the end of the linger time is scheduled.
         """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0

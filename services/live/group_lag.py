@@ -6,8 +6,8 @@
                  `---------- lag ----------------------'    minus messages done above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- The *lag* is the number of messages that are not done. The lag latency is the age of the oldest message that
-  is not done.
+- The *lag* is the number of unfinished messages. The *lag latency* is the age of the oldest unfinished
+  message.
 - Leased messages are *in flight*.
 - Messages that have never been delivered, and messages waiting for redelivery, are *ready*.
 - The *queueing latency* is the age of the first message that has never been delivered.
@@ -32,22 +32,22 @@ def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView
 
 
 def lag(queues: list[QueueView]) -> int:
-    """Return the number of messages in the queues that are not done."""
+    """Return the number of unfinished messages in the queues."""
     return sum(queue.lag for queue in queues)
 
 
 def in_flight(queues: list[QueueView]) -> int:
-    """Return the number of messages in the queues that are leased."""
+    """Return the number of leased messages in the queues."""
     return sum(queue.in_flight for queue in queues)
 
 
 def ready(queues: list[QueueView]) -> int:
-    """Return the number of messages in the queues that are ready for delivery."""
+    """Return the number of messages that are ready for delivery in the queues."""
     return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of the first message in a queue that has never been delivered, or None."""
+    """Return the store time of a queue's first undelivered message, or None if there is no such message."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:

@@ -17,7 +17,7 @@ from services.live.room import Room
 
 
 class LiveGroups:
-    """The groups of a broker.
+    """Provides operations on the consumer groups of a broker.
 
     The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
     """
@@ -46,7 +46,7 @@ class LiveGroups:
         return self._outward(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives `topic` from a start position, or no topic if `topic` is empty."""
+        """Create a group that receives `topic` from a start position, or no topics if `topic` is empty."""
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
@@ -54,8 +54,8 @@ class LiveGroups:
     async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
         """Return a start position in which a start time has been resolved to queue offsets.
 
-        The parts of the queues that are needed by the subsequent operation are loaded into memory. The method
-        may pause after each queue.
+        The parts of the queues that the subsequent operation needs are loaded into memory. The method may
+        pause after each queue.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:

@@ -1,7 +1,7 @@
 """Queries half messages in batches of a few hundred, and yields to the event loop after each batch.
 
-Without these pauses, a query would block the event loop. Evaluating a filter requires the record of every
-open or expired half message to be read, and a broker may have a million open half messages.
+Without these pauses, a query would block the event loop, because a broker may have a million open half
+messages. To evaluate a filter, the query must read the record of every open or expired half message.
 """
 
 from __future__ import annotations

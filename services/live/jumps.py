@@ -2,8 +2,8 @@
 
 Both clocks run at the same rate. If the difference between the two clocks has changed by at least
 `STEP_MS_MIN` since the last step, the change is reported as a new step. Smaller corrections, such as those
-made by NTP, accumulate until their sum reaches `STEP_MS_MIN`. While the machine is suspended, the monotonic
-clock stops, so a suspension appears as a forward step of the system clock.
+made by NTP, accumulate until their sum reaches `STEP_MS_MIN`. The monotonic clock stops while the machine is
+suspended, so a suspension appears as a forward step of the system clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Callable
 from typing import Final
 
 STEP_MS_MIN: Final = 20
-"""The minimum size of a step, which exceeds the time between two clock reads in a running process."""
+"""The minimum size of a step, in ms.
+
+The minimum exceeds the time between two clock readings in a running process.
+"""
 _LOOKS: Final = 3
 
 
 class ClockSteps:
-    """Detects steps of a system clock from its lead over a monotonic clock.
+    """Detects steps of a system clock from changes in its lead over a monotonic clock.
 
     Both clocks return times in ms.
     """
@@ -38,7 +41,7 @@ class ClockSteps:
         """
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
-        # A pause between the two clock reads can only make the system clock appear to be behind.
+        # A pause between the two clock readings can only make the system clock appear to be behind.
         ahead_ms = max(self._measure_lead() for _ in range(_LOOKS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:
