@@ -1,9 +1,10 @@
-"""Runs the broker core in an asyncio event loop, and manages the lifetime and the clock of the core.
+"""Runs the broker core in an asyncio event loop, and manages the core's lifetime and clock.
 
 The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
-that stores a record returns when the record is durable. `LiveBroker` and `receivers` provide a method for
-each operation that requires several steps. All methods may raise the `TidewheelError`s of the core. A call
-that stores records also raises `ResultUnknown` if the disk fails before the records are known to be durable.
+that stores a record returns once the record is durable. Each operation that requires several steps has its
+own method in `LiveBroker` or `receivers`. All methods may raise the `TidewheelError`s of the core. A call
+that stores records also raises `ResultUnknown` if the disk fails before the records have been confirmed as
+durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -12,8 +13,8 @@ that stores records also raises `ResultUnknown` if the disk fails before the rec
 
 Rules:
 - All calls made in the same event loop iteration share one flush (`services.live.flushing`).
-- A tick that cannot finish its work is soon followed by another tick. Between two consecutive ticks, the
-  event loop runs for at least as many iterations as a call needs.
+- A tick that cannot finish its work is followed by another tick after a short delay. Between two such ticks,
+  the event loop runs for at least as many iterations as a call needs.
 - After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and then rebuilt
   from the data on disk (`services.live.rebuilding`).
 - Callers use real time, whereas the core uses broker time. Times are converted by this module
@@ -22,8 +23,8 @@ Rules:
   process is expected to exit.
 
 Weak spot: the core may be replaced or discarded during any `await`, after which objects of the old core are
-invalid. A method must therefore read `_broker` again after an `await`, or report its result only to the core
-with which it started.
+invalid. After an `await`, a method must therefore either read `_broker` again, or report its result only to
+the core that was current when the method started.
 """
 
 from __future__ import annotations
@@ -83,21 +84,21 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""Send a check-back to a producer, and return the producer's client id, or "" if no producer is available.
+"""A function that sends a transaction check-back to a producer and returns the producer's client id.
 
-The half message is read only if a producer is available.
+If no producer is available, the half message is not read, and the function returns "".
 """
 Share = Callable[[bool], None]
 """A callback that is called with True when a crowded period begins, and with False when it ends."""
 Present = Callable[[], Iterable[str]]
-"""Return the ids of all connected clients."""
+"""A function that returns the ids of all connected clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
 """The number of event loop iterations between two ticks in a crowded period.
 
-A send needs about ten iterations, and more iterations pass while the gRPC thread waits for the interpreter
-lock.
+A send operation needs about ten iterations, and further iterations pass while the gRPC thread waits for the
+interpreter lock.
 """
 
 Answer = TypeVar("Answer")
@@ -105,7 +106,7 @@ Given = ParamSpec("Given")
 
 
 class DurableAnswer(Protocol):
-    """A response that may be sent as soon as the log is durable up to the offset `durable_at`."""
+    """A response that may be sent once the log is durable up to the offset `durable_at`."""
 
     @property
     def durable_at(self) -> int:
@@ -133,12 +134,12 @@ def log_damage(found: DamagedPart) -> None:
 
 
 class LiveBroker:
-    """The asynchronous interface of the broker, which must be created and used in the same event loop.
+    """The asynchronous interface of the broker. It must be created and used in the same event loop.
 
     `clock` returns real time in ms. If `kept` is given, the broker uses a virtual clock. If the monotonic
-    clock `counted_ms` is given, steps of `clock` are detected by comparison with it. A cluster leader passes
-    its `core`. If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt.
-    `proving` provides proofs of leadership.
+    clock `counted_ms` is given, steps of `clock` are detected by comparing the two clocks. A cluster leader
+    passes its existing `core`. If the function `stepped_down` is given, it is called after a disk failure,
+    and the core is not rebuilt. `proving` is used to obtain proofs of leadership.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class LiveBroker:
         self._flushing = LogFlusher(self, disk, executor)
         self._rebuilding = StoreRebuilder(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """Return the warnings that the owner of the core adds to the `/readyz` response."""
+        """A function that returns the warnings that the core's owner adds to the `/readyz` response."""
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -225,9 +226,9 @@ class LiveBroker:
 
     @contextmanager
     def refusing_new_messages(self, why: Busy) -> Iterator[None]:
-        """Reject new messages with the error `why` within the `with` block.
+        """Reject new messages with the error `why` for the duration of the `with` block.
 
-        A repeated send of a stored message is still accepted, because it needs no space in the log
+        A stored message may still be resent, because resending a stored message needs no space in the log
         (`services.broker.sending`).
         """
         core = self._core
@@ -241,7 +242,7 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Set the callback that is called with False after a disk failure, and with True after recovery."""
+        """Set the callback to be invoked with False after a disk failure and with True after recovery."""
         self._health_callback = told
 
     async def wait_until_well(self) -> None:
@@ -252,7 +253,7 @@ class LiveBroker:
         """Schedule `call` to run after `seconds`."""
         self._call_later(seconds, call)
 
-    # Operations that change the state of the core.
+    # These methods change the state of the core.
 
     def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
         """Call a method of the core, and return an awaitable for its result or error.
@@ -280,7 +281,10 @@ class LiveBroker:
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
-        """Store several messages, and return a receipt or an error for each once all are durable."""
+        """Store several messages.
+
+        Once all of them are durable, return a receipt or an error for each message.
+        """
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
@@ -343,7 +347,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a check that, after OWN_MS, fails refusals that are still waiting for a proof."""
+        """Schedule a check after OWN_MS that fails the refusals that are still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -368,13 +372,13 @@ class LiveBroker:
         return self._broker
 
     def now_ms(self) -> int:
-        """Return the real time in ms, as used by callers."""
+        """Return the current real time in ms. Callers use real time."""
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` messages with a key or message id, newest first.
+        """Return up to `count_max` messages with a key or message id, ordered from newest to oldest.
 
-        Fewer messages are returned if the messages are large.
+        If the messages are large, fewer messages are returned.
         """
         found = self._broker.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.outward(found.messages), found.is_cut)
@@ -384,7 +388,7 @@ class LiveBroker:
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Return the pending timer of a delayed message, or the outcome of the timer."""
+        """Return the pending timer of a delayed message, or the timer's outcome if the timer has ended."""
         return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
@@ -415,7 +419,7 @@ class LiveBroker:
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of all connected clients, and end waiting calls with an expired token."""
+        """Renew the leases of all connected clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
@@ -469,10 +473,10 @@ class LiveBroker:
     # Methods for startup and shutdown.
 
     def add_asker(self, asker: Asker) -> None:
-        """Add a function that sends check-backs.
+        """Add a function that sends transaction check-backs.
 
-        A function that reaches a producer is moved to the end of the list, so check-backs rotate over the
-        functions.
+        A function that reaches a producer is moved to the end of the list, so that check-backs rotate over
+        the functions.
         """
         self._askers.append(asker)
 
@@ -484,10 +488,10 @@ class LiveBroker:
         return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
     def send_check_backs(self, topic: str) -> None:
-        """Send the pending check-backs of a topic after a producer of the topic has connected.
+        """Send the pending transaction check-backs of a topic after a producer of the topic has connected.
 
         If the core is unavailable, the call has no effect, because the next core sends a check-back for every
-        half message that is due.
+        half message whose check-back is due.
         """
         if self._core is not None:
             self.decide(self._core.transactions.schedule_waiting_check_backs, topic)
@@ -507,7 +511,7 @@ class LiveBroker:
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # Each retirement or read may trigger a flush and another retirement or read.
+        # A retirement or a read may trigger a flush and a further retirement or read.
         while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
@@ -550,7 +554,7 @@ class LiveBroker:
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
         """Report a step of the system clock to the core.
 
-        A clock step does not change the duration of leases, but it causes timers to fire early or late.
+        A clock step does not change the duration of leases but causes timers to fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -628,7 +632,7 @@ class LiveBroker:
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Resume service with a reopened core, and transfer the lite subscriptions of the old core to it."""
+        """Resume service with a reopened core, which takes over the lite subscriptions of the old core."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -651,7 +655,7 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes, counting a minimum number of bytes for each record."""
+        """Return the number of unflushed bytes. Each record counts as at least a minimum number of bytes."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
@@ -677,10 +681,10 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read the files of timers that are due soon, or files that may be damaged.
+        """Read the files that contain timers due soon, or files that may be damaged.
 
-        The core that requested the read may already be void when the read begins. The method also awaits the
-        previous read, `before`, so awaiting the last read awaits all reads.
+        The core that requested the read may already be void when the read begins. This method also awaits the
+        previous read, `before`. To wait for all reads, it is therefore sufficient to await the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -714,7 +718,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, processing some of the queues in each event loop iteration."""
+        """Apply a retirement to the core. Each event loop iteration processes only some of the queues."""
         try:
             while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -770,7 +774,10 @@ class LiveBroker:
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Send a check-back to a producer, and return the producer's client id, or "" if none was found."""
+        """Send a transaction check-back to a producer.
+
+        Return the producer's client id, or "" if no producer was found.
+        """
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:

@@ -1,22 +1,24 @@
-"""Implements long polls, in which a receive that found no message waits for an arrival or a timeout.
+"""Implements long polls. A receive that finds no message waits for the arrival of a message or for a timeout.
 
-A wake-up key is a topic, the subscription of a client (for a LITE topic), or a poll for check-backs. For each
-key, receives with the same group and filter wait in the same queue, called a line, and are notified in the
-order in which they began to wait:
+A wake-up key is a topic, a client's subscription (for a LITE topic), or a poll for transaction check-backs.
+For each key, receives with the same group and filter wait in the same queue, called a line, and are notified
+in the order in which they began to wait:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- On an arrival, the first waiter of each line is notified. The notified receive scans the queues, and if its
-  batch is full, it notifies the next waiter. Each message causes one scan per line rather than one scan per
-  waiter, so thousands of polls from one client do not delay other clients.
-- A receive scans and then begins to wait without yielding to the event loop, so no arrival is missed.
-- A notification does not reserve a message. The notified receive scans again, and the message may meanwhile
-  be leased by another receive. If the notified waiter was cancelled, the next waiter in the line is notified.
+- When a message arrives, the first waiter of each line is notified. The notified receive scans the queues,
+  and if the receive fills its batch, it notifies the next waiter. Each message causes one scan per line
+  rather than one scan per waiter, so thousands of polls from one client do not delay other clients.
+- A receive that scans the queues without finding a message begins to wait without yielding to the event loop,
+  so no arrival is missed.
+- A notification does not reserve a message. The notified receive scans again, and another receive may
+  meanwhile have leased the message. If the notified waiter was cancelled, the next waiter in the line is
+  notified.
 
-Memory usage is one future per waiter.
+Each waiter occupies one future in memory.
 
-Weak spot: a lost notification is not repeated. If a notified receive does not scan, it must therefore notify
+Weak spot: a lost notification is not repeated. A notified receive that does not scan must therefore notify
 the next waiter (`notify_next`). This module notifies the next waiter after a cancelled wait, and
 `services.live.receivers` does so after a cancellation and after a full batch.
 """
@@ -31,7 +33,7 @@ Waiter = asyncio.Future[None]
 
 
 class LongPolls:
-    """The waiters, grouped by wake-up key and line."""
+    """The waiting receives, grouped by wake-up key and line."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
@@ -41,7 +43,7 @@ class LongPolls:
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified. Return False after `seconds` or if the broker stops.
 
-        If `line` is None, the waiter has a line of its own and is notified of every arrival.
+        If `line` is None, the waiter has its own line and is notified of every arrival.
         """
         if seconds <= 0 or self.is_closed:
             return False
@@ -59,14 +61,14 @@ class LongPolls:
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key after an arrival."""
+        """Notify the first waiter of every line of each key, because a message has arrived."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every other line.
+        """Notify the first waiter of every line of a key except the given line.
 
         This method is called after a receive has set messages aside for other filters.
         """

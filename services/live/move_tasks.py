@@ -2,7 +2,7 @@
 
     count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
 
-A task moves the unfinished messages that were stored before the task was started. The messages of a batch are
+A task moves the unfinished messages that were stored before the task was started. The messages in a batch are
 moved in order of offset (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a
 consumer has leased the message or an earlier message of its message group), FINISHED, UNREADABLE, or an error
 code.
@@ -36,7 +36,7 @@ class MoveVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class MessageFilter:
-    """A filter for messages, which matches if all specified conditions are met.
+    """A filter for messages. A message matches if it meets all specified conditions.
 
     `key` is compared with the message keys and with the message id.
     """
@@ -61,7 +61,7 @@ EVERY_MESSAGE = MessageFilter()
 class MoveOrder:
     """An order for a task that moves messages from `source` to `target`.
 
-    The rate is limited to `per_second` messages per second, where 0 means no limit.
+    At most `per_second` messages are moved per second. A value of 0 means that the rate is not limited.
     """
 
     source: str
@@ -93,7 +93,7 @@ class MoveTasks(Tasks[MoveOrder]):
     what = "messages"
 
     def check(self, order: MoveOrder) -> None:
-        """Reject an order if one of its topics does not exist or messages cannot be moved between them."""
+        """Reject an order if a topic does not exist or if messages cannot be moved between the two topics."""
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 

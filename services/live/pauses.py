@@ -1,7 +1,7 @@
-"""Provides pauses, which allow long operations to yield to other event loop tasks every few milliseconds.
+"""Provides pauses in which long operations yield to other event loop tasks every few milliseconds.
 
-Pauses are used by lists, responses, and metrics that read many objects in memory. Pauses are not used by
-operations that must be atomic, or by work that is bounded by a count.
+Pauses are used by operations that read many objects in memory, such as lists, responses, and metrics. Pauses
+are used neither by operations that must be atomic nor by operations whose work is bounded by a count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of a long operation. The first time slice begins when the object is created."""
+    """Manages the pauses of a long operation. The first time slice begins when the object is created."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS
@@ -34,7 +34,7 @@ class Pauses:
             self._ends = perf_counter() + SLICE_SECONDS
 
     async def sort_names(self, names: Iterable[str]) -> Iterator[str]:
-        """Return names in sorted order.
+        """Return names in alphabetical order.
 
         The names are sorted in runs, with pauses between the runs.
         """

@@ -1,16 +1,16 @@
-"""Measures the amount and the age of overdue work.
+"""Measures the amount and the age of a broker's overdue work.
 
     check-backs        half messages that are due, and whose topic has no producer for check-backs
     message groups     groups with a waiting message that was scanned by a receive, but no recent delivery
     checkpoint         durable bytes in the log after the newest checkpoint on disk, which are read at startup
 
 All values are 0 or small as long as the clients and the disk work normally. Alerts should be based on the
-ages. If a message group has not been scanned by any receive, it is not counted, because its messages are
-included in the lag of the consumer group.
+ages. A message group that no receive has scanned is not counted, because its messages are included in the lag
+of the consumer group.
 
-Cost: each scrape checks all message groups that are not free, pausing when necessary. Weak spot: the time
-without a delivery is measured from the start of the latest lease. If a consumer processes a single message
-for a long time and more messages are waiting, the message group is counted as stalled.
+Cost: each metrics scrape checks all message groups that are not free, and pauses when necessary. Weak spot:
+the time without a delivery is measured from the start of the latest lease. If a consumer processes a single
+message for a long time and more messages are waiting, the message group is counted as stalled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Measure the overdue work of a broker, pausing when necessary."""
+    """Return the amount and the age of a broker's overdue work.
+
+    The measurement yields to other event loop tasks.
+    """
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

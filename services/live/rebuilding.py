@@ -6,15 +6,15 @@
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- After a failure, a change to the core's state may be incomplete, and it is not known which of the core's
-  writes have reached the disk. The core is therefore discarded immediately, and later calls raise
-  `StoreUnwell`.
+- After a disk failure, a change to the core's state may be incomplete, and the broker cannot determine which
+  of the core's writes have reached the disk. The core is therefore discarded immediately, and later calls
+  raise `StoreUnwell`.
 - Calls that were waiting for flushes of the void core fail with `ResultUnknown`, after which the official
   clients resend their messages.
 - The first attempt to open a new core runs immediately in the event loop, so a transient failure does not
-  cause errors in later calls. However, if the queues must be rebuilt, which requires a scan of the entire
-  log, the first attempt runs in a worker thread. Later attempts also run in a worker thread, after pauses
-  that double up to `PAUSE_SECONDS_MAX`.
+  cause errors in later calls. However, the first attempt runs in a worker thread if the queues must be
+  rebuilt, because this requires a scan of the entire log. Later attempts also run in a worker thread, after
+  pauses that double up to `PAUSE_SECONDS_MAX`.
 - When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified,
   and rewritten (`commitlog.recovery`). Unreadable records are reported as damage, together with their
   offsets. After a failed sync, a later successful sync is never trusted.
@@ -22,8 +22,8 @@ Rules:
 
 Weak spot: the first attempt blocks the event loop while the store is being opened. The duration of the first
 attempt depends on the length of the log after the last snapshot, which is limited by
-`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is opened repeatedly, and the
-rate is limited only by the pauses.
+`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is reopened again and again, and
+only the pauses limit the rate of attempts.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Open the store, and verify the log after the given offset.
+"""A function that opens the store and verifies the log after the given offset.
 
-Raise a `StoreError` if the store cannot be opened.
+The function raises a `StoreError` if the store cannot be opened.
 """
 
 
@@ -72,7 +72,7 @@ class StoreRebuilder:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads_all` returns whether opening the store requires a scan of the entire log."""
+        """The function `reads_all` returns whether opening the store requires a scan of the entire log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -92,9 +92,10 @@ class StoreRebuilder:
         )
 
     def begin(self) -> None:
-        """Open a new core, after a pause if no write has succeeded since an earlier attempt.
+        """Open a new core.
 
-        No write may be in progress.
+        If no write has succeeded since an earlier attempt, the attempt begins after a pause. No write may be
+        in progress.
         """
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"

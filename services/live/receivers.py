@@ -1,4 +1,4 @@
-"""Implements receives with long polling, the release of undelivered messages, and lease renewal by clients.
+"""Implements receives with long polling, the release of undelivered messages, and lease renewal.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again later (`slices`)
@@ -28,7 +28,10 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """Implements the calls of receivers. `core`, `decide`, and `call` are functions of the live broker."""
+    """Implements the operations of receivers.
+
+    `core`, `decide`, and `call` are functions of the live broker.
+    """
 
     def __init__(
         self,
@@ -58,11 +61,11 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages, and wait up to `wait_seconds` for the first message.
+        """Lease up to `batch_size` messages, waiting up to `wait_seconds` for the first message.
 
         Return an empty list if no message arrives in time. The bytes of the returned messages are included in
         `unread_bytes` until this method returns. Afterwards, the caller must count these bytes. `attempt_id`
-        identifies the receive, so a retry after a lost response must use the same `attempt_id`.
+        identifies the receive, so the same `attempt_id` must be used for a retry after a lost response.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -105,11 +108,11 @@ class Receivers:
 
     @property
     def is_closed(self) -> bool:
-        """Whether receives return without waiting, because the broker is stopping."""
+        """Whether receives return without waiting because the broker is stopping."""
         return self._long_polls.is_closed
 
     def close(self) -> None:
-        """End all current and future long polls, including polls for check-backs."""
+        """End all current and future long polls, including polls for transaction check-backs."""
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
@@ -154,10 +157,10 @@ class Receivers:
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: ReceivedMessages, ends: float
     ) -> bool:
-        """Wait until a receive that found no message may scan again, and return False if it must end.
+        """Wait until a receive that found no message may scan again.
 
-        If the receive has read a damaged file, it may scan again even after its timeout, because other queues
-        may contain messages.
+        Return False if the receive must end instead. If the receive has read a damaged file, it may scan
+        again even after its timeout, because other queues may contain messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()

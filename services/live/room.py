@@ -1,4 +1,4 @@
-"""Implements back-pressure: callers must wait if too many bytes of the log are unflushed.
+"""Implements back-pressure: callers must wait as long as too many bytes of the log are unflushed.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
@@ -8,15 +8,15 @@ Rules:
 - At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A larger call is admitted
   only if no other bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because
   the event loop needs 5 us to make each flushed record visible.
-- Calls are admitted in order of arrival. A call never overtakes a waiting call, because otherwise a large
-  message could wait forever.
+- Calls are admitted in order of arrival. A call never overtakes a waiting call, because a large message could
+  otherwise wait forever.
 - Waiting calls may hold at most `CALLERS_WAITING_BYTES_MAX` bytes of messages in memory. Beyond this limit,
-  calls are rejected, and the official clients resend the messages after a pause. A call that times out is
-  cancelled and removed from the queue.
+  calls are rejected, and the official clients resend the messages after a pause. A waiting call that times
+  out is cancelled and removed from the queue.
 - Acknowledgements and receives never wait, because they append only a few bytes, and because delayed
   acknowledgements would cause redeliveries.
 
-Cost: a call that need not wait costs one subtraction and one comparison.
+Cost: a call that need not wait requires one subtraction and one comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """Limits the appends of callers. `unflushed` returns the number of unflushed bytes."""
+    """Limits the number of unflushed bytes that callers may append.
+
+    `unflushed` returns the number of unflushed bytes.
+    """
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -51,8 +54,8 @@ class Room:
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
         """Wait until `new_bytes` may be appended. The caller must then append without another `await`.
 
-        `held_bytes` is the number of bytes that the waiting call holds in memory, if different from
-        `new_bytes`. Raise `DiskBehind` if waiting calls hold too many bytes of messages.
+        `held_bytes` is the number of bytes that the waiting call occupies in memory, if different from
+        `new_bytes`. Raise `DiskBehind` if the waiting calls would occupy too much memory.
         """
         if self.has_room_for(new_bytes):
             return
@@ -74,7 +77,7 @@ class Room:
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
-        """Wait until a copy of a message of any size may be appended. Raise `DiskBehind`."""
+        """Wait until a copy of a message of any size may be appended. Raise `DiskBehind` like `wait`."""
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 

@@ -1,4 +1,4 @@
-"""Limits the amount of scanning that receives perform per event loop iteration.
+"""Limits the amount of scanning that receives perform in each event loop iteration.
 
 A receive scans up to one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each event loop iteration has a scan
 budget, because scanning many slices in one iteration would block the event loop:
@@ -6,12 +6,13 @@ budget, because scanning many slices in one iteration would block the event loop
     first scan    runs if the iteration has used less than a slice; further first scans wait, in order
     unfinished    in each iteration, one of the scans without a result so far continues, in order
 
-In each iteration, at most two slices are scanned, plus one message beyond each slice, regardless of the
+At most two slices, plus one message beyond each slice, are scanned in each iteration, regardless of the
 number of receives and the cost of their filters. First scans and unfinished scans wait in separate queues,
 because long scans must not delay new calls.
 
-Cost: a receive costs one comparison if the budget is not exhausted. Weak spot: the two queues are shared by
-all clients. A client with many costly receives delays the receives of other clients, but no other calls.
+Cost: a receive requires one comparison if the budget is not exhausted. Weak spot: the two queues are shared
+by all clients. A client with many costly receives delays the receives of other clients, but does not delay
+any other calls.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Waiter = asyncio.Future[None]
 
 
 class Slices:
-    """The scan budget of the running event loop, and the receives that are waiting for it."""
+    """The scan budget of the running event loop, and the receives that are waiting for the budget."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -70,7 +71,7 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that is set when an entry in a queue is woken.
+        """Return a future that completes when an entry in a queue is woken.
 
         An existing entry keeps its position in the queue.
         """

@@ -1,4 +1,4 @@
-"""Runs background tasks, which perform an operation on many items and can be monitored and stopped.
+"""Runs background tasks. A task performs an operation on many items, and can be monitored and stopped.
 
     start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
                  |                   |
@@ -7,13 +7,14 @@
 
 Rules:
 - After each batch, a task waits until the batch is durable, so that other callers are served between batches.
-- A task processes only items that were stored before the task was started (`end_offset`), each item once.
+- A task processes only items that were stored before the task was started (`end_offset`), and processes each
+  item once.
 - A task with a limit ends when it has processed the specified number of items. Items are processed in the
   order in which they are found.
-- Items are counted by verdict, or by error code if the operation was refused.
-- A task started by a user requires a valid token and the user's rights until it ends (`Watch`), like a long
-  poll. If the token is revoked, the task finishes the current batch and stops.
-- The items of each batch are stored with their verdicts (`services.broker.task_items`).
+- Items are counted by verdict, or by error code if the operation on the item was refused.
+- Until a task that was started by a user ends, it requires a valid token and the user's rights (`Watch`),
+  like a long poll. If the token is revoked, the task finishes the current batch and stops.
+- The items of each batch are stored together with their verdicts (`services.broker.task_items`).
 - Tasks are kept only in memory, so a restart stops all tasks. Finished batches are durable, and the remaining
   items are unchanged. The result of a task is recorded in the journal, which survives a restart. If the
   journal does not contain the result of a task, the task was interrupted by a crash.
@@ -69,9 +70,10 @@ Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""Watch the rights of the user who started a task, and return a function that ends the watch.
+"""A function that watches the rights of the user who started a task.
 
-The argument is called once if the user loses a required right.
+The function returns another function that ends the watch. The argument is called once if the user loses a
+required right.
 """
 
 
@@ -81,7 +83,7 @@ def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
 
 
 class TaskState(Enum):
-    """The state of a task. The reason for the state STOPPED is stored in `Task.why`."""
+    """The state of a task. If the state is STOPPED, the reason is stored in `Task.why`."""
 
     RUNNING = "running"
     DONE = "done"
@@ -92,9 +94,9 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    `stop_requested` is set when the task must stop. If the task ends early, `why` contains the reason.
-    `first_items` is the offset of the first item record of the task. `items_at` is the log offset at which
-    all item records of the task are durable.
+    The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
+    reason. `first_items` is the offset of the first item record of the task. `items_at` is the log offset at
+    which all item records of the task are durable.
     """
 
     id: str
@@ -129,7 +131,7 @@ class Tasks(ABC, Generic[Order]):
     """The running tasks of one kind, and the most recently started tasks that have ended."""
 
     what: str
-    """The plural noun that denotes the items in log and error messages."""
+    """The plural noun that is used for the items in log messages and error messages."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -151,8 +153,8 @@ class Tasks(ABC, Generic[Order]):
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
         """Start a task, which first counts the matching items.
 
-        The task stops if `watch` reports the loss of a required right. Raise `Busy` if too many tasks are
-        running.
+        The task is stopped if `watch` reports the loss of a required right. Raise `Busy` if too many tasks
+        are running.
         """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
@@ -233,8 +235,8 @@ class Tasks(ABC, Generic[Order]):
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
         """Wait for the verdicts on a batch of items, count the verdicts, and store the items with them.
 
-        If an operation raises an error, its item has no verdict. After all operations have ended, the first
-        error is raised.
+        If an operation raises an error, its item has no verdict. The first error is raised after all
+        operations have ended.
         """
         slice_ = list(verbs)
         results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
@@ -270,7 +272,7 @@ class Tasks(ABC, Generic[Order]):
     def _entry_of(self, task: Task[Order]) -> Entry:
         """Return the journal entry for the end of a task.
 
-        The user and the filter are contained in the entry for the start of the task.
+        The entry for the start of the task contains the user and the filter.
         """
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
@@ -278,7 +280,7 @@ class Tasks(ABC, Generic[Order]):
         return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """If there are more than `TASKS_KEPT_MAX` tasks, remove the oldest of those that have ended."""
+        """If there are more than `TASKS_KEPT_MAX` tasks, remove the oldest task that has ended."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

@@ -1,15 +1,15 @@
-"""Splits queries over many timers into smaller time windows, so that they do not block the event loop.
+"""Splits queries over many timers into smaller time windows, so that the queries do not block the event loop.
 
 The core runs each query to completion, and some filters require the record of every timer to be read. A long
-query is therefore split into several smaller windows, and other calls are served between the windows. A
-window is wider where timers are sparse. The number of timers in a window is adapted to the duration of the
-previous query (`QueryPace`), because reading partition rows is fast, whereas reading records is slow. A query
-may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
+query is therefore split into several smaller windows, and other calls are served between the windows. Windows
+are wider where timers are sparse. The number of timers in a window is adapted to the duration of the previous
+query (`QueryPace`), because partition rows can be read quickly, whereas records can be read only slowly. A
+query may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
 
-Cost: each window requires the timers to be counted once or twice, without reading any records. The number of
-bytes per read of records is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot
-be split. For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics,
-or searches up to `RECORDS_AT_ONCE` records in the log. Weak spot: each query scans the rows of the timer file
+Cost: for each window, the timers are counted once or twice, without reading any records. The number of bytes
+per read of records is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot be
+split. For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or
+searches up to `RECORDS_AT_ONCE` records in the log. Weak spot: each query scans the rows of the timer file
 again.
 """
 
@@ -41,7 +41,7 @@ Seen = TypeVar("Seen")
 
 
 class QueryPace:
-    """Determines the number of timers that are queried per event loop iteration."""
+    """Determines the number of timers to query in each event loop iteration."""
 
     def __init__(self) -> None:
         self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
@@ -61,7 +61,7 @@ class QueryPace:
 async def split_window(
     live: LiveBroker, wanted: TimerFilter, pace: QueryPace | None = None
 ) -> AsyncIterator[TimerFilter]:
-    """Yield filters that divide the time window of `wanted`, except for parts that contain no timers."""
+    """Yield filters that divide the time window of `wanted` into parts. Parts without timers are skipped."""
     pace, pauses = pace or QueryPace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
@@ -89,7 +89,7 @@ async def count_timers(live: LiveBroker, wanted: TimerFilter) -> int:
 
 
 async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Return a (start, count) pair for each window of `width_ms` that contains matching timers.
+    """Return a (window start, count) pair for each window of length `width_ms` that contains matching timers.
 
     The first window begins at `from_ms`.
     """

@@ -2,10 +2,11 @@
 
     count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
 
-Timers are processed in batches, in order of due time, and the changes of a batch share flushes with other
-calls. A timer that is set or moved after the task was started has an offset of at least `end_offset`, and is
-skipped. If a timer fires before the task reaches it, the verdict is TOO_LATE. If a timer has been cancelled
-or moved by another call, the verdict is ALREADY. See also `services.live.tasks`.
+Timers are processed in batches, in order of due time. The changes of a batch share flushes with other calls.
+A timer that is set or moved after the task was started has an offset of at least `end_offset`, and is
+skipped. If a timer fires before the task reaches the timer, the verdict is TOO_LATE. If a timer has been
+cancelled or moved by another call, the verdict is ALREADY. The rules for all tasks are described in
+`services.live.tasks`.
 
 Cost: each task runs two queries over the matching timers, and keeps one page of timers in memory.
 """
@@ -77,7 +78,10 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Process timers in batches. Each batch begins when the previous batch is durable."""
+        """Process timers in batches.
+
+        Each batch begins after the changes of the previous batch have become durable.
+        """
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -98,7 +102,10 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether a timer has been moved since the query, and may no longer match the filter."""
+        """Return whether a timer has been moved since the query.
+
+        A moved timer may no longer match the filter.
+        """
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
