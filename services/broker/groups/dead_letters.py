@@ -69,8 +69,8 @@ class DeadLetters:
     ) -> int:
         """Move a message to the dead-letter topic of a group.
 
-        Return the log offset that must be durable before the response is sent. The dead letter includes the
-        number of attempts, and the first and last errors.
+        Return the offset up to which the log must be durable before the response is sent. The dead letter
+        includes the number of attempts, and the first and last errors.
         """
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
@@ -129,8 +129,8 @@ class DeadLetters:
         """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
         A message that is redriven to its original topic is delivered only to the group that failed to process
-        it. Return the log offset that must be durable before the response is sent. Raise `DiskFull`,
-        `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
+        it. Return the offset up to which the log must be durable before the response is sent. Raise
+        `DiskFull`, `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -141,7 +141,7 @@ class DeadLetters:
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group
-        else:  # The name of the original topic is passed to the consumers of the other topic.
+        else:  # The consumers of the target topic receive the name of the original topic.
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = copy_of(record, topic.name, marks)
@@ -152,8 +152,8 @@ class DeadLetters:
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
         """Discard a dead letter.
 
-        Return the log offset that must be durable before the response is sent. Raise `MessageNotFound` if the
-        dead letter is not open.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `MessageNotFound` if the dead letter is not open.
         """
         key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)

@@ -1,8 +1,8 @@
 """Moves messages with exhausted attempts to the dead-letter topic, without waiting for another receive.
 
 If exhausted messages were moved only by the next receive, a message that crashes its consumers might never
-reach the dead-letter topic, because crashed consumers send no receives. The move to the dead-letter topic is
-therefore triggered by the end of the last attempt:
+reach the dead-letter topic, because crashed consumers send no receive requests. The move to the dead-letter
+topic is therefore triggered by the end of the last attempt:
 
     the last attempt's lease expires -----+
     the consumer reports a failure -------+
@@ -89,7 +89,7 @@ class ExhaustedMessages:
             self._used_up.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
-        """Queue all messages of one group, or of all groups, that are not leased and have no attempts left.
+        """Queue all unleased messages that have no attempts left, for one group or for all groups.
 
         If the policy now allows more attempts for a queued message, its lease expires normally at the next
         tick, because the redelivery need not wait for a flush.
@@ -145,7 +145,7 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a lease is the last attempt permitted by the group's current policy."""
+        """Return whether a lease belongs to the last attempt permitted by the group's current policy."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 

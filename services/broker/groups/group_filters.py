@@ -21,13 +21,13 @@ Rules
    (`consumequeue.filter.FilterText`).
 3. A filter that has not been used since startup is kept for an additional `FILTER_SETTINGS_MS`, because
    clients may need this time to report their subscriptions.
-4. Idle time accumulates only while other filters of the group are in use. The clock of a `FilterSet` is
-   advanced by each receive of the group, by at most `FILTER_STEP_MS`. If the group sends no receives, the
-   clock stops, so the first receive after a break does not cause the filters of other clients to be removed.
+4. Idle time accumulates only while other filters of the group are in use. Each receive of the group advances
+   the clock of a `FilterSet` by at most `FILTER_STEP_MS`. If the group sends no receive requests, the clock
+   stops, so the first receive after a break does not cause the filters of other clients to be removed.
 5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
-   full cache sends no receives. A client is counted as a user of the filter in its latest receive. Before its
-   first receive after a restart or a leader change, a client is counted as a user of the filter in its
-   subscription (`GroupFilters.record_subscription`).
+   full cache sends no receive requests. A client is counted as a user of the filter in its latest receive.
+   Before its first receive after a restart or a leader change, a client is counted as a user of the filter in
+   its subscription (`GroupFilters.record_subscription`).
 6. If a recorded filter cannot be parsed by this version, it matches every message, so no message is lost.
 
 Only the filter texts are stored in the log. The clocks, clients, and filter bits are derived state and are
@@ -121,7 +121,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of a filter, unless it is already counted as a user of any filter."""
+        """Count a client as a user of a filter, unless the client already counts as a user of any filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
@@ -157,7 +157,7 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return the filter set of a group on a topic, which is created on first use."""
+        """Return the filter set of a group on a topic. The set is created on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
@@ -268,7 +268,7 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild a filter set from the filter texts, preserving its clock, use times, and clients.
+        """Rebuild a filter set from the filter texts, but preserve its clock, use times, and clients.
 
         Return the ids of the queues that may contain set-aside messages.
         """

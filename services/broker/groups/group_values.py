@@ -56,10 +56,10 @@ class QueueView:
     """The state of a group on a queue.
 
     All messages below `committed_offset` are done, and no message at or above `next_offset` has been
-    delivered. `done_above` is the number of messages between the two offsets that are done. The queue
-    contains the offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of
-    messages that were released or held back and will be delivered later. `oldest_ms` is the store time of the
-    first unfinished message.
+    delivered. `done_above` is the number of finished messages between the two offsets. The queue contains the
+    offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of messages that
+    were released or held back and will be delivered later. `oldest_ms` is the store time of the first
+    unfinished message.
     """
 
     topic: str
@@ -137,10 +137,10 @@ class Reset:
 class ReceivedMessages:
     """The messages leased by a receive, which may be delivered once the log is durable up to `durable_at`.
 
-    If `is_unfinished` is set, the receive has reached a limit, and more messages may be available. If
-    `has_set_aside` is set, the receive has set messages aside for other filters of the group. If
-    `has_read_damage` is set, the receive has read a damaged queue file. An immediate retry makes progress,
-    because the file is not read again.
+    The messages may be delivered once the log is durable up to `durable_at`. If `is_unfinished` is set, the
+    receive has reached a limit, and more messages may be available. If `has_set_aside` is set, the receive
+    has set messages aside for other filters of the group. If `has_read_damage` is set, the receive has read a
+    damaged queue file. An immediate retry makes progress, because the file is not read again.
     """
 
     deliveries: list[Delivery]

@@ -81,7 +81,7 @@ class GroupViews:
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return the number of messages leased to each client of a group, by client id."""
+        """Return the number of messages leased to each client of a group, keyed by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
@@ -89,8 +89,8 @@ class GroupViews:
     ) -> int:
         """Create a group that receives `topic` from a start position, or no topics if `topic` is empty.
 
-        Return the log offset that must be durable before the response is sent. If `topic` is empty and the
-        group already exists with the same policy, the call has no effect. Raise `GroupExists`,
+        Return the offset up to which the log must be durable before the response is sent. If `topic` is empty
+        and the group already exists with the same policy, the call has no effect. Raise `GroupExists`,
         `TopicNotFound`, `IllegalGroup`, or `ClientMistake` before anything is changed.
         """
         check_group_name(name)
@@ -113,8 +113,8 @@ class GroupViews:
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
         """Set the delivery policy of a group.
 
-        Return the log offset that must be durable before the response is sent. Raise `IllegalGroup` if the
-        group name is illegal, or `ClientMistake` if the policy is illegal.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `IllegalGroup` if the group name is illegal, or `ClientMistake` if the policy is illegal.
         """
         check_group_name(name)
         _check_policy(policy)
@@ -126,8 +126,8 @@ class GroupViews:
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
 
-        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound` if the
-        group does not exist.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `GroupNotFound` if the group does not exist.
         """
         self._check_known(name)
         for one in self._topics_of(name, topic):

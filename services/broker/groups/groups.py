@@ -132,8 +132,9 @@ class Groups:
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        Queues that are not in `positions` start at the earliest message. Return the log offset that must be
-        durable before the response is sent. Raise `TooManyGroups` if the limit on subscriptions is reached.
+        Queues that are not in `positions` start at the earliest message. Return the offset up to which the
+        log must be durable before the response is sent. Raise `TooManyGroups` if the limit on subscriptions
+        is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -144,9 +145,9 @@ class Groups:
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
         """Record that a client of a group uses a filter on a topic that the group receives.
 
-        Return the group's filters, the filter in use, the log offset that must be durable before the response
-        is sent, and whether the filters of the client or of the group have changed. Raise `TooManyFilters` if
-        a new filter would exceed a limit.
+        Return the group's filters, the filter in use, the offset up to which the log must be durable before
+        the response is sent, and whether the filters of the client or of the group have changed. Raise
+        `TooManyFilters` if a new filter would exceed a limit.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)
@@ -196,7 +197,7 @@ class Groups:
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the unleased messages of one group, or of all groups, that have no attempts left."""
+        """Yield the unleased messages that have no attempts left, for one group or for all groups."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -206,7 +207,8 @@ class Groups:
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
         """Set the delivery policy of a group.
 
-        Return the log offset that must be durable before the response is sent. Raise `TooManyGroups`.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `TooManyGroups` if too many groups have a policy.
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")
@@ -215,14 +217,14 @@ class Groups:
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Move a group to new offsets and end its leases.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Reopen the messages at `offsets`, which must be in ascending order.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
@@ -244,25 +246,25 @@ class Groups:
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's in-flight state on a queue, which is created on first use."""
+        """Return a group's in-flight state on a queue. The state is created on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
     def peek_in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a read-only view of a group's in-flight state on a queue, without creating the state."""
+        """Return a read-only view of a group's in-flight state on a queue, without creating a new state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
         """Finish messages that were acknowledged or moved to the dead-letter topic, and end their leases.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -318,8 +320,8 @@ class Groups:
     ) -> int:
         """Lease the candidate, or, if `is_found` is set, a message found through its lite topic.
 
-        Return the log offset that must be durable before the response is sent, or 0 if the lease is not
-        recorded. This method must be called within a `leasing` block.
+        Return the offset up to which the log must be durable before the response is sent, or 0 if the lease
+        is not recorded. This method must be called within a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -339,7 +341,7 @@ class Groups:
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
         """Replace the lease on a message.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
@@ -349,7 +351,7 @@ class Groups:
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
         """Record a valid lease, so that it is restored after a restart.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before the response is sent.
         """
         entry = LeaseEntry(
             Kind.LEASED,
@@ -568,7 +570,10 @@ class Groups:
         self.open_records.add_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a group record. Return the log offset that must be durable before the response is sent."""
+        """Append a group record.
+
+        Return the offset up to which the log must be durable before the response is sent.
+        """
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:

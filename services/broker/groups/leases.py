@@ -105,7 +105,7 @@ class Leases:
         All times, including the recorded end of the lease, are broker times, because elapsed time does not
         survive a restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. If
         the lease was extended by an earlier takeover, it keeps its recorded end. Otherwise, the lease of a
-        lost consumer would remain valid as long as the leader changed more often than every 30 s.
+        lost consumer would remain valid as long as the leader changed more often than once every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
@@ -182,7 +182,7 @@ class Leases:
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of a client's auto-renewed leases to `until_ms`, subject to the maximum lease time.
 
-        Return the leases that had been extended by a takeover. The next takeover may extend these leases
+        Return the renewed leases that a takeover had extended. The next takeover may extend these leases
         again.
         """
         self._set_client_end(client_id, until_ms, is_gone=False)

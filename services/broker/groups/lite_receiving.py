@@ -55,7 +55,7 @@ class LiteMessageReceiver:
         self._leasing, self._reading, self._dead_letters = leasing, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages of the client's ready lite topics.
+        """Lease messages from the client's ready lite topics.
 
         Raise `StoreDamaged` if a queue is damaged and no message was leased. A lite topic in a damaged queue
         remains ready.

@@ -222,8 +222,8 @@ class LiteSubscribing:
     ) -> int:
         """Move a group to a position in a lite topic.
 
-        Return the log offset that must be durable before the response is sent. Raise `ClientMistake` if more
-        than `LITE_MOVED_MAX` messages would be affected.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `ClientMistake` if more than `LITE_MOVED_MAX` messages would be affected.
         """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)

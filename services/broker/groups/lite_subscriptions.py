@@ -117,7 +117,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a heartbeat of a subscriber.
+        """Record a heartbeat from a subscriber.
 
         Return the subscription, or None if the subscriber has no subscription.
         """

@@ -75,7 +75,7 @@ class LiteTopics:
         return index
 
     def build_indexes(self) -> None:
-        """Build all indexes, before the first request is served."""
+        """Build all indexes before the first request is served."""
         for topic in self._topics.all():
             self.count(topic)
         self.trim_indexes()

@@ -200,7 +200,7 @@ class MessageLeasing:
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = state.near.get(physical_offset)
-                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # An inlined `is_scan_budget_spent`.
+                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `is_scan_budget_spent` is inlined.
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
@@ -209,7 +209,7 @@ class MessageLeasing:
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
                 state.add_delivery(record, 1, lease)
-                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # An inlined `count_record`.
+                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count_record` is inlined.
         finally:  # If a filter raises an exception, the leases created so far are kept.
             if run:
                 self._groups.lease_run(key, flight, run)

@@ -160,9 +160,10 @@ class MessageReceiver:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message. Return the log offset that must be durable before the response is sent.
+        """Finish a leased message.
 
-        Raise `InvalidReceiptHandle`.
+        Return the offset up to which the log must be durable before the response is sent. Raise
+        `InvalidReceiptHandle`.
         """
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
@@ -172,8 +173,8 @@ class MessageReceiver:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return a list with one element for each handle, in order. An element is either the log offset that
-        must be durable before the response is sent, or an error.
+        Return a list with one element for each handle, in order. An element is either the offset up to which
+        the log must be durable before the response is sent, or an error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -207,10 +208,10 @@ class MessageReceiver:
     ) -> tuple[str, int]:
         """Change the end of a lease to `invisible_ms` from now.
 
-        Return the new handle, and the log offset that must be durable before the response is sent. The old
-        handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, the attempt of a
-        push consumer counts as failed (`retry`), because the leases of push consumers are renewed by
-        heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        Return the new handle, and the offset up to which the log must be durable before the response is sent.
+        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, the
+        attempt of a push consumer counts as failed (`retry`), because the leases of push consumers are
+        renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -254,8 +255,9 @@ class MessageReceiver:
         """Schedule redelivery of a leased message `after_ms` from now, and count the current attempt.
 
         If `after_ms` is None, the delay is determined by the group's policy. After the last attempt, the
-        message is instead moved to the dead-letter topic at the next tick. Return the log offset that must be
-        durable before the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        message is instead moved to the dead-letter topic at the next tick. Return the offset up to which the
+        log must be durable before the response is sent. Raise `IllegalInvisibleTime` or
+        `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
@@ -275,10 +277,10 @@ class MessageReceiver:
     ) -> int:
         """Move a leased message to the group's dead-letter topic.
 
-        Return the log offset that must be durable before the response is sent. The reason stored in the dead
-        letter includes `reason`. The consumer's attempt count `attempt` is used if it exceeds the broker's
-        count, because a FIFO push consumer makes several attempts under one lease. If `StoreDamaged` is
-        raised, the lease remains valid.
+        Return the offset up to which the log must be durable before the response is sent. The reason stored
+        in the dead letter includes `reason`. The consumer's attempt count `attempt` is used if it exceeds the
+        broker's count, because a FIFO push consumer makes several attempts under one lease. If `StoreDamaged`
+        is raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -377,8 +379,8 @@ class MessageReceiver:
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Subscribe a group to a topic at the configured start position.
 
-        Return the log offset that must be durable before the response is sent, or 0 if the group is already
-        subscribed to the topic.
+        Return the offset up to which the log must be durable before the response is sent, or 0 if the group
+        is already subscribed to the topic.
         """
         if self._groups.is_subscribed(group, topic):
             return 0
