@@ -11,7 +11,7 @@
 If the topic of a due timer is held, the timer is held instead of being delivered
 (`services.broker.timers.holding`).
 
-Due runs and the near wheel are merged by sort key. At equal times, due runs are delivered first, because
+Due runs and the near wheel are merged by sort key. At equal sort times, due runs are delivered first, because
 their timers were set earlier. Delivery pauses when more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be
 flushed.
 
@@ -212,10 +212,10 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
-        """Deliver several timers together, given as (due time, offset) pairs.
+        """Deliver a batch of timers, given as (due time, offset) pairs.
 
-        The timers are from the wheel or, if `is_held` is true, from a single released topic. If any of the
-        records cannot be read from the log, return False without delivering any timer. The caller then
+        The timers are from the wheel or, if `is_held` is true, from a single released topic. If any timer
+        record cannot be read from the log, return False without delivering any timers. The caller then
         delivers the timers individually.
         """
         due_ms, offsets = np.array(pairs, np.int64).T

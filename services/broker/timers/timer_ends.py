@@ -109,7 +109,7 @@ class EndsToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the list of files, with their damage, that is stored in a snapshot."""
+        """Return the list of files and their damage to be stored in a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
@@ -138,7 +138,7 @@ class TimerEnds:
     def find_named(self, name: TimerName) -> NamedTimer | None:
         """Return the newest timer with a name, or None if there is no such timer.
 
-        The timer may be pending or ended. Raise `StoreDamaged`.
+        The timer may be pending or ended. Raise `StoreDamaged` if the index is unreadable.
         """
         return self.find_by_hash(name_hash(name))
 
@@ -157,7 +157,10 @@ class TimerEnds:
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def find_end(self, timer_offset: int) -> TimerEnd | None:
-        """Return the end of a timer, or None if the timer is pending. Raise `StoreDamaged`."""
+        """Return the end of a timer, or None if the timer is pending.
+
+        Raise `StoreDamaged` if the index is unreadable.
+        """
         try:
             found = self.ends.newest(timer_offset, 0)
         except StoreDamaged:
@@ -169,7 +172,10 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool array that is true for timers that have ended. Raise `StoreDamaged`."""
+        """Return a bool array that is true for timers that have ended.
+
+        Raise `StoreDamaged` if the index is unreadable.
+        """
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -217,7 +223,7 @@ class TimerEnds:
         """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
 
         `now_ms` is the newest store time or the due time of the earliest waiting timer, whichever is earlier.
-        The clock is not used, because it may be wrong.
+        The system clock is not used, because its time may be wrong.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)

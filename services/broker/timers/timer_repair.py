@@ -137,7 +137,7 @@ class CheckJob:
 
 
 class LogPass:
-    """A verification pass over the log up to `until`, which processes a few megabytes at a time."""
+    """A pass that verifies the log up to `until`, a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -271,7 +271,7 @@ class RepairJob:
         self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether any damaged file has been split, in which case its number of rows is unknown."""
+        """Return whether any damaged file has been split. The number of rows in a split file is unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
@@ -348,7 +348,7 @@ class RepairJob:
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return those of the `offsets` whose timers have ended, in sorted order."""
+        """Return the subset of `offsets` whose timers have ended, in ascending order."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):

@@ -15,7 +15,7 @@ Records of the most common form are cut and joined (`services.broker.timers.cutt
 as records with IPv6 hosts, are decoded and re-encoded. Re-encoding takes three times as long as cutting.
 Cutting and decoding produce identical bytes.
 
-Weak spot: the equality of these bytes is verified only by a test (`test_timer_source.py`).
+Weak spot: only a test (`test_timer_source.py`) verifies that cutting and decoding produce identical bytes.
 """
 
 from __future__ import annotations
