@@ -32,7 +32,7 @@ SILENT_STEPS_MAX = 100
 
 
 class Owner(Protocol):
-    """The component that owns the core."""
+    """The component that owns the broker core."""
 
     @property
     def core(self) -> Broker:
@@ -107,7 +107,7 @@ class ClockAdvancer:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event, or the target offset if no event is due before it.
+        """Return the clock offset of the next event, or the target offset if no event is due earlier.
 
         Return None if the target has been reached and no more events are due.
         """

@@ -1,4 +1,4 @@
-"""Provides a single alarm for all due work, which fires at the earliest due time and is then set again.
+"""Provides a single alarm for all due work. The alarm fires at the earliest due time and is then set again.
 
 An alarm that is already set for an earlier time is not changed. If there is no pending work, no alarm is set,
 so an idle broker sleeps. An alarm always fires within `LOOK_AGAIN_MS` milliseconds, because the system clock

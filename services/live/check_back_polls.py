@@ -14,10 +14,10 @@ Rules:
 - Unsent check-backs occupy at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
   limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
-  check-backs are repeated according to the topic's check-back policy.
+  check-backs are repeated as specified by the topic's check-back policy.
 
 A producer receives no check-backs between two polls. A half message that becomes due between two polls waits
-for the next poll without requiring a timer. Each open poll occupies one memory entry per topic.
+for the next poll without requiring a timer. Memory usage is one entry for each topic of each open poll.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class CheckLog:
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
         """Record a producer's answer to the most recent unanswered check-back of a transaction.
 
-        An answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
+        The answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
         if transaction_id not in self._by_transaction:
             return

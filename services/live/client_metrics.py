@@ -40,7 +40,7 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 
 
 class Key(NamedTuple):
-    """The key of a series.
+    """The key that identifies a series.
 
     `topic` and `group` are names as used in the store, and `status` is "success", "failure", or empty.
     """

@@ -53,7 +53,7 @@ class ClientRequests(Protocol):
 
 
 class NoClients:
-    """The client list of a broker without a client port, which is always empty."""
+    """The client list, always empty, of a broker without a client port."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

@@ -104,7 +104,7 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """The clock of the core, which also converts between broker time and the real time of callers.
+    """The clock of the core. The clock also converts between broker time and the real time of callers.
 
     `counted_ms` returns the time of a monotonic clock in ms. If `counted_ms` is None, `real_ms` is assumed to
     be monotonic. Only the method `begin` is thread-safe.
@@ -135,7 +135,7 @@ class Clock:
 
     @property
     def begun_ahead_ms(self) -> int:
-        """The lead, in ms, of real time over the monotonic clock when `begin` was last called."""
+        """The lead of real time over the monotonic clock, in ms, at the last call to `begin`."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
@@ -196,7 +196,7 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times in the named fields and in the message, if there is one.
+    """Return a function that shifts the times in the named fields and in the message, if present.
 
     The values 0 and None are not shifted, because they represent the absence of a time.
     """

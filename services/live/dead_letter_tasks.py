@@ -44,8 +44,9 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterOrder:
     """An order for a task that purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, each dead letter is redriven to its original topic, but only for its own group. At
-    most `per_second` dead letters are processed per second. A value of 0 means that the rate is not limited.
+    If `target` is empty, each dead letter is redriven to its original topic, and is delivered only to the
+    group that failed to process it. At most `per_second` dead letters are processed per second. A value of 0
+    means that the rate is not limited.
     """
 
     verb: DeadLetterVerb

@@ -10,8 +10,8 @@ remain correct, because each answer depends on a record that the cluster has acc
 whose append began after the call. A proof is requested with `prove` and reported with `confirm_leadership`,
 which sends the answers that were waiting for the proof. A refusal also requires a proof, because a refusal
 implies that no earlier call has stored the message. If a node lacks local resources (OWN_MEANS), proofs may
-fail for the same reason. A refusal for lack of local resources therefore waits for at most OWN_MS. After this
-time, the call fails with an unknown result, and the error states the cause.
+fail for the same reason. A refusal for lack of local resources therefore waits for at most `OWN_MS`
+milliseconds. After this time, the call fails with an unknown result, and the error states the cause.
 
 A leader must not confirm any call as long as its shared log lacks a record that no other node has. The method
 `hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the log
@@ -33,7 +33,7 @@ from tidewheel.errors import Busy, RefusedByState, TidewheelError
 OWN_MEANS: Final = -1
 """The offset assigned to refusals for lack of local resources.
 
-These refusals wait for a proof for at most OWN_MS.
+These refusals wait at most `OWN_MS` milliseconds for a proof.
 """
 _HELD: Final = OWN_MEANS - 1
 """The durable offset during a hold, which is below the offset of every answer."""
@@ -126,9 +126,9 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Send `error` in place of each refusal for lack of local resources that has waited for OWN_MS.
+        """Fail each refusal for lack of local resources that has waited for a proof for at least `OWN_MS` ms.
 
-        Return whether any such refusals are still waiting.
+        Such a refusal is replaced with `error`. Return whether any such refusals are still waiting.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -194,14 +194,14 @@ class Answers:
 
 
 def required_offset(error: Exception) -> int:
-    """Return the log offset that must be durable before an error is sent."""
+    """Return the offset up to which the log must be durable before an error is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
 class WaitingCoroutine:
-    """A coroutine that is waiting for an answer, and that may be cancelled while it is waiting."""
+    """A coroutine that is waiting for an answer. The coroutine may be cancelled while it is waiting."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -57,7 +57,7 @@ log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """The owner of the core, which is notified when flushes succeed or fail."""
+    """The owner of the core. The owner is notified when flushes succeed or fail."""
 
     @property
     def core(self) -> Broker:
@@ -65,7 +65,7 @@ class Owner(Protocol):
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted, which delays a rebuild."""
+        """Whether segments are being deleted. The deletion of segments delays a rebuild."""
 
     def broker_ms(self) -> int:
         """Return the broker time in ms."""
@@ -228,7 +228,10 @@ class LogFlusher:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step in which the disk may fail. Any error other than an OSError stops the broker."""
+        """Run a step that may fail because of a disk failure.
+
+        Any error other than an OSError stops the broker.
+        """
         try:
             step()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Provides the consumer group operations that wake waiting receives or are subject to back-pressure."""
+"""Provides consumer group operations that wake waiting receives or that are subject to back-pressure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects steps of the system clock by comparison with a monotonic clock.
+"""Detects steps of the system clock by comparing it with a monotonic clock.
 
 Both clocks run at the same rate. If the difference between the two clocks has changed by at least
 `STEP_MS_MIN` since the last step, the change is reported as a new step. Smaller corrections, such as those

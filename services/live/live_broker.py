@@ -134,7 +134,7 @@ def log_damage(found: DamagedPart) -> None:
 
 
 class LiveBroker:
-    """The asynchronous interface of the broker. It must be created and used in the same event loop.
+    """The asynchronous interface of the broker. An instance must be created and used in the same event loop.
 
     `clock` returns real time in ms. If `kept` is given, the broker uses a virtual clock. If the monotonic
     clock `counted_ms` is given, steps of `clock` are detected by comparing the two clocks. A cluster leader
@@ -273,7 +273,7 @@ class LiveBroker:
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
-        """Store a normal, FIFO, delayed, or half message, and return its receipt once it is durable."""
+        """Store a normal, FIFO, delayed, or half message. Return a receipt once the message is durable."""
         if self.room.has_room_for(len(message.body)):
             return await self.call(self._broker.sending.send, message)
         with await self._wait_for_room(len(message.body)):
@@ -283,7 +283,7 @@ class LiveBroker:
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store several messages.
 
-        Once all of them are durable, return a receipt or an error for each message.
+        Once all messages are durable, return a receipt or an error for each message.
         """
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
@@ -347,7 +347,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a check after OWN_MS that fails the refusals that are still waiting for a proof."""
+        """Schedule a call, after OWN_MS, that fails the refusals still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -365,7 +365,7 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core, which is replaced after a disk failure and must not be modified.
+        """The current core. It is replaced after a disk failure, and callers must not modify it.
 
         Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable.
         """
@@ -401,7 +401,7 @@ class LiveBroker:
         return self.query(self._broker.timer_views.read_page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return the start and the number of pending timers for each due-time window of `width_ms`."""
+        """Return a (start, number of pending timers) pair for each due-time window of length `width_ms`."""
         found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
@@ -546,7 +546,7 @@ class LiveBroker:
     def _flush_and_plan(self) -> None:
         """Schedule a flush and an update of the alarm after a change to the log or to due times.
 
-        Both are scheduled at most once per event loop iteration.
+        The flush and the update are each scheduled at most once per event loop iteration.
         """
         self._flushing.flush_soon()
         self._schedule_tick()
@@ -673,7 +673,7 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted, which delays a rebuild of the core."""
+        """Whether segments are being deleted. The deletion of segments delays a rebuild of the core."""
         return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
@@ -684,7 +684,8 @@ class LiveBroker:
         """Read the files that contain timers due soon, or files that may be damaged.
 
         The core that requested the read may already be void when the read begins. This method also awaits the
-        previous read, `before`. To wait for all reads, it is therefore sufficient to await the last read.
+        previous read, `before`. To wait for all reads, the caller therefore needs to await only the last
+        read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)

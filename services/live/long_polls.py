@@ -19,8 +19,8 @@ Rules:
 Each waiter occupies one future in memory.
 
 Weak spot: a lost notification is not repeated. A notified receive that does not scan must therefore notify
-the next waiter (`notify_next`). This module notifies the next waiter after a cancelled wait, and
-`services.live.receivers` does so after a cancellation and after a full batch.
+the next waiter (`notify_next`). The next waiter is notified by this module after a cancelled wait, and by
+`services.live.receivers` after a cancellation or a full batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LongPolls:
         """Whether all polls have been ended, because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified. Return False after `seconds` or if the broker stops.
+        """Wait until `key` is notified. Return False if `seconds` have elapsed or if the broker stops.
 
         If `line` is None, the waiter has its own line and is notified of every arrival.
         """

@@ -7,7 +7,7 @@ moved in order of offset (`services.broker.topic_moves`). The verdict on a messa
 consumer has leased the message or an earlier message of its message group), FINISHED, UNREADABLE, or an error
 code.
 
-Cost: each unfinished message is read twice, or once if there is no filter, and its record is copied.
+Cost: each unfinished message is read twice, or once if no filter is specified, and its record is copied.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class MoveTasks(Tasks[MoveOrder]):
     def _move(self, order: MoveOrder, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
-        Return the verdict or the error code, and the log offset to make durable.
+        Return the verdict or the error code, and the offset up to which the log must be durable before the
+        move is complete.
         """
         try:
             return self._live.decide(

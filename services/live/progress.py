@@ -29,7 +29,7 @@ FLIGHTS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The amount and the age of overdue work. Ages are in ms, or 0 if no work is overdue."""
+    """The amount and the age of overdue work. The ages are in ms. An age is 0 if no work is overdue."""
 
     unasked_halves: int
     unasked_age_ms: int

@@ -22,8 +22,8 @@ Rules:
 
 Weak spot: the first attempt blocks the event loop while the store is being opened. The duration of the first
 attempt depends on the length of the log after the last snapshot, which is limited by
-`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is reopened again and again, and
-only the pauses limit the rate of attempts.
+`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is opened repeatedly, and only
+the pauses limit the rate of attempts.
 """
 
 from __future__ import annotations

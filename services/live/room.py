@@ -10,9 +10,9 @@ Rules:
   the event loop needs 5 us to make each flushed record visible.
 - Calls are admitted in order of arrival. A call never overtakes a waiting call, because a large message could
   otherwise wait forever.
-- Waiting calls may hold at most `CALLERS_WAITING_BYTES_MAX` bytes of messages in memory. Beyond this limit,
-  calls are rejected, and the official clients resend the messages after a pause. A waiting call that times
-  out is cancelled and removed from the queue.
+- The messages of waiting calls may occupy at most `CALLERS_WAITING_BYTES_MAX` bytes of memory. Beyond this
+  limit, calls are rejected, and the official clients resend the messages after a pause. A waiting call that
+  times out is cancelled and removed from the queue.
 - Acknowledgements and receives never wait, because they append only a few bytes, and because delayed
   acknowledgements would cause redeliveries.
 
@@ -77,7 +77,10 @@ class Room:
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
-        """Wait until a copy of a message of any size may be appended. Raise `DiskBehind` like `wait`."""
+        """Wait until a copy of a message of any size may be appended.
+
+        Raise `DiskBehind` under the same condition as `wait`.
+        """
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 

@@ -55,7 +55,7 @@ class TaskOrder(Protocol):
 
     @property
     def reason(self) -> str:
-        """The reason given by the user who started the task, which may be empty."""
+        """The reason given by the user who started the task. The reason may be empty."""
 
     @property
     def limit(self) -> int:
@@ -151,7 +151,7 @@ class Tasks(ABC, Generic[Order]):
         """Count the matching items, and process them until all of them are done or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
-        """Start a task, which first counts the matching items.
+        """Start a task. The task first counts the matching items.
 
         The task is stopped if `watch` reports the loss of a required right. Raise `Busy` if too many tasks
         are running.
@@ -204,7 +204,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def close(self) -> None:
-        """Stop all tasks, before the broker stops."""
+        """Stop all tasks before the broker stops."""
         for task_id in self._runs:
             self._stop_task(self._tasks[task_id], "the broker ends")
         if self._runs:
@@ -233,7 +233,7 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
-        """Wait for the verdicts on a batch of items, count the verdicts, and store the items with them.
+        """Wait for the verdicts on a batch of items, count them, and store the items with their verdicts.
 
         If an operation raises an error, its item has no verdict. The first error is raised after all
         operations have ended.

@@ -1,14 +1,14 @@
 """Splits queries over many timers into smaller time windows, so that the queries do not block the event loop.
 
-The core runs each query to completion, and some filters require the record of every timer to be read. A long
-query is therefore split into several smaller windows, and other calls are served between the windows. Windows
-are wider where timers are sparse. The number of timers in a window is adapted to the duration of the previous
-query (`QueryPace`), because partition rows can be read quickly, whereas records can be read only slowly. A
-query may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
+The core runs each query to completion, and a query with certain filters must read the record of every timer.
+A long query is therefore split into several smaller windows, and other calls are served between the windows.
+Windows are wider where timers are sparse. The number of timers in a window is adapted to the duration of the
+previous query (`QueryPace`), because reading partition rows is fast, whereas reading records is slow. A query
+may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
 
 Cost: for each window, the timers are counted once or twice, without reading any records. The number of bytes
-per read of records is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot be
-split. For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or
+read at a time is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot be split.
+For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or
 searches up to `RECORDS_AT_ONCE` records in the log. Weak spot: each query scans the rows of the timer file
 again.
 """
@@ -162,7 +162,10 @@ async def _query_piece(
     pace: QueryPace | None = None,
     looked_up: LookupResults | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers in a window, in several pages if the records are large."""
+    """Yield the matching timers in a window.
+
+    If the records are large, the timers are divided into several pages.
+    """
     pace = pace or QueryPace()
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
