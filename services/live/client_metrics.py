@@ -42,7 +42,8 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 class Key(NamedTuple):
     """The key that identifies a series.
 
-    `topic` and `group` are names as used in the store, and `status` is "success", "failure", or empty.
+    `topic` and `group` are names in the form used by the store, and `status` is "success", "failure", or
+    empty.
     """
 
     name: str

@@ -4,8 +4,9 @@
 
 A message that is redriven and then dead-lettered again receives an offset of at least `end_offset`, so a task
 never processes a message twice. If a rate limit is set, each batch contains the number of dead letters
-permitted in a tenth of a second, so that the consumers of the target topic do not receive bursts of messages.
-A dead letter that another call has already redriven or purged is counted under the error code TW-152.
+permitted in a tenth of a second. The consumers of the target topic therefore do not receive bursts of
+messages. A dead letter that another call has already redriven or purged is counted under the error code
+TW-152.
 
 Cost: a task reads every dead letter of its group twice, and keeps one page in memory.
 """

@@ -8,10 +8,10 @@ A cluster leader may be paused while another node takes over. The paused leader'
 remain correct, because each answer depends on a record that the cluster has accepted. Answers about the
 *current* state (not found, not leased, empty) require a proof of leadership. A proof is an accepted record
 whose append began after the call. A proof is requested with `prove` and reported with `confirm_leadership`,
-which sends the answers that were waiting for the proof. A refusal also requires a proof, because a refusal
-implies that no earlier call has stored the message. If a node lacks local resources (OWN_MEANS), proofs may
-fail for the same reason. A refusal for lack of local resources therefore waits for at most `OWN_MS`
-milliseconds. After this time, the call fails with an unknown result, and the error states the cause.
+which sends the answers waiting for the proof. A refusal also requires a proof, because a refusal implies that
+no earlier call has stored the message. If a node lacks local resources (OWN_MEANS), proofs may fail for the
+same reason. A refusal for lack of local resources therefore waits for at most `OWN_MS` milliseconds. After
+this time, the call fails with an unknown result, and the error states the cause.
 
 A leader must not confirm any call as long as its shared log lacks a record that no other node has. The method
 `hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the log

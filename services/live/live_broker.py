@@ -365,7 +365,7 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core. It is replaced after a disk failure, and callers must not modify it.
+        """The current core. The core is replaced after a disk failure, and callers must not modify it.
 
         Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable.
         """

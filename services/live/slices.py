@@ -3,8 +3,8 @@
 A receive scans up to one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each event loop iteration has a scan
 budget, because scanning many slices in one iteration would block the event loop:
 
-    first scan    runs if the iteration has used less than a slice; further first scans wait, in order
-    unfinished    in each iteration, one of the scans without a result so far continues, in order
+    first scan    runs if the iteration has used less than a slice; other first scans wait in a queue
+    unfinished    in each iteration, the first unfinished scan in its queue continues
 
 At most two slices, plus one message beyond each slice, are scanned in each iteration, regardless of the
 number of receives and the cost of their filters. First scans and unfinished scans wait in separate queues,

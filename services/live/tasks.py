@@ -148,7 +148,7 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count the matching items, and process them until all of them are done or `task.why` is set."""
+        """Count the matching items, and process them until all items are processed or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
         """Start a task. The task first counts the matching items.

@@ -9,8 +9,8 @@ Tidewheel, a message is skipped only if it matches no filter of the group:
     only other filters of the group match it          set aside for them (`consumequeue.set_aside`)
 
     a receive has a known filter                      the filter is marked as used
-    a receive has a new filter                        a record adds it, before it skips any message
-    a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are re-evaluated
+    a receive has a new filter                        a record adds the filter before any message is skipped
+    a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are reevaluated
 
 Rules
 1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so that they are available before

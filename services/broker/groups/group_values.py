@@ -40,8 +40,8 @@ class GroupPolicy:
 
     `retry_after_ms` contains the pauses between attempts, in ms. The pauses are also sent to consumers.
     `fifo_run_max` is the maximum number of consecutive messages of a message group that a single receive may
-    return. If `is_lite_exclusive` is set, the messages of a lite topic are delivered to a single client of
-    the group, namely the client with the most recent subscription to the lite topic.
+    return. If `is_lite_exclusive` is set, only the client with the most recent subscription to a lite topic
+    receives the messages of the lite topic.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -55,7 +55,7 @@ class GroupPolicy:
 class QueueView:
     """The state of a group on a queue.
 
-    All messages below `committed_offset` are done, and no message at or above `next_offset` has been
+    All messages below `committed_offset` are finished, and no message at or above `next_offset` has been
     delivered. `done_above` is the number of finished messages between the two offsets. The queue contains the
     offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of messages that
     were released or held back and will be delivered later. `oldest_ms` is the store time of the first

@@ -22,8 +22,8 @@ in-flight messages on the queue (`consumequeue.in_flight`) are derived from thes
 Changes to messages or leases are applied immediately, and are collected in an open record (`open_records.py`)
 until the next flush.
 
-The following invariants apply to a group on a queue: all messages below the committed offset are done, the
-committed offset does not exceed the next offset, and leased, ready, and parked messages are not done.
+The following invariants apply to a group on a queue. All messages below the committed offset are finished.
+The committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
 
 The state of a lease is stored in `InFlight`, in `Leases`, which sets the expiry timer, and, if the lease is
 recorded, in `GroupOffsets`. Leases are created, replaced, and ended only by methods of `Groups`, each of
@@ -145,9 +145,9 @@ class Groups:
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
         """Record that a client of a group uses a filter on a topic that the group receives.
 
-        Return the group's filters, the filter in use, the offset up to which the log must be durable before
-        the response is sent, and whether the filters of the client or of the group have changed. Raise
-        `TooManyFilters` if a new filter would exceed a limit.
+        The result consists of the group's filters, the filter in use, a log offset, and whether the filters
+        of the client or of the group have changed. The log must be durable up to this offset before the
+        response is sent. Raise `TooManyFilters` if a new filter would exceed a limit.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)

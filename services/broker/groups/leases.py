@@ -12,8 +12,8 @@ startup.
 
 The generation counter is initialized from the startup time, so that new generations exceed the generations of
 earlier broker runs. If the clock stopped, or if the node was a follower for a long time, the generations of
-two broker runs may overlap, but the receipt handles still differ, because they also contain the message
-offset, the times, and the epoch.
+two broker runs may overlap. The receipt handles still differ in this case, because they also contain the
+message offset, the times, and the epoch.
 
 When a new leader takes over, it extends all leases that would end before their consumers can acknowledge the
 messages. Each extension is recorded, and a later takeover does not extend the same lease again unless a
@@ -104,8 +104,9 @@ class Leases:
 
         All times, including the recorded end of the lease, are broker times, because elapsed time does not
         survive a restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. If
-        the lease was extended by an earlier takeover, it keeps its recorded end. Otherwise, the lease of a
-        lost consumer would remain valid as long as the leader changed more often than once every 30 s.
+        the lease was extended by an earlier takeover, it keeps its recorded end. If each takeover extended
+        the lease again, the lease of a lost consumer would remain valid as long as the leader changed more
+        often than once every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:

@@ -9,7 +9,8 @@ Cost: a receive performs one binary search for each ready lite topic
 (`services.broker.groups.lite_subscriptions`).
 
 Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
-`Leases.end` does. Otherwise, the message is not delivered until another message arrives in the lite topic.
+`Leases.end` does. If the lite topic is not marked as ready, the message is not delivered until another
+message arrives in the lite topic.
 """
 
 from __future__ import annotations

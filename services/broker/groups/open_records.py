@@ -6,9 +6,9 @@ A consumer group may acknowledge thousands of messages per second. The acknowled
 are therefore combined into one record, in which adjacent messages form a range. A change is applied to the
 state immediately, by the function that applies the record at startup. The records appended at a close are not
 applied again, so closing the open records does not change the state. Leases are appended before finished
-messages. This order has the same effect as the original order, because the lease on a message may end before
-the message is finished, but never afterwards. The open records are also closed before a group record or a
-retention record changes a group's offsets.
+messages. This order of records has the same effect as the original order of changes, because the lease on a
+message may end before the message is finished, but never afterwards. The open records are also closed before
+a group record or a retention record changes a group's offsets.
 
 A flush first closes the open records and then writes all appended records. The response to an added change
 therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of

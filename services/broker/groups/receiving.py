@@ -7,12 +7,13 @@ acknowledgement, its message becomes available again. After the last attempt per
 consumer are renewed by the heartbeats of its client.
 
 Only one message of a message group is leased at a time. Later messages of the message group are parked until
-the leased message is done. Leases on messages of a message group are recorded, so a leased message is not
+the leased message is finished. Leases on messages of a message group are recorded, so a leased message is not
 delivered to another consumer after a restart. LITE topics are handled by
 `services.broker.groups.lite_receiving`.
 
 A message that does not match the filter of a receive is finished only if it does not match any other filter
-of the group. Otherwise, the message is set aside for a receive with a matching filter (`group_filters.py`).
+of the group. A message that matches another filter is set aside for a receive with that filter
+(`group_filters.py`).
 
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
 applies to the stored size of each body, so bodies that are decompressed for the client may exceed the limit.
@@ -611,8 +612,8 @@ class MessageReceiver:
         """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
 
         The lease on a message without a message group is not recorded, so it is lost when the leader changes.
-        If the message is neither done nor leased again, an acknowledgement by its consumer is accepted, to
-        avoid a second delivery.
+        If the message is neither finished nor leased again, an acknowledgement by its consumer is accepted in
+        order to avoid a second delivery.
         """
         try:
             receipt = receipts.decode(handle)

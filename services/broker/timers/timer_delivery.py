@@ -27,7 +27,7 @@ delay.
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
     clock       the clock was stepped past the due time
-    cold_read   the partition of the timer had not been read at the due time
+    cold_read   the timer's partition had not been read at the due time
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
@@ -433,8 +433,8 @@ class TimerDelivery:
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver a timer whose partition record is damaged or missing, if the log still contains its record.
 
-        Otherwise, the timer is registered for a repair, which also searches older files
-        (`services.broker.timers.timer_repair`).
+        If the log does not contain the record, the timer is registered for a repair, which also searches
+        older files (`services.broker.timers.timer_repair`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:

@@ -6,10 +6,10 @@
 4. A timer that has a name, is not waiting, and has no known end is assigned an end without details, because
    the timer would otherwise count as waiting.
 
-If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
-timers that ended before the first record of the log may be missing, and a verb on such a timer returns
-TOO_LATE or NEVER_SET. The runs are rewritten by the next checkpoint. Cost: a rebuild reads the log and the
-partitions once.
+If the first fact of the damaged run is still in the log, the rebuilt data is complete. If the first fact is
+no longer in the log, facts about timers that ended before the first record of the log may be missing. A verb
+on such a timer returns TOO_LATE or NEVER_SET. The runs are rewritten by the next checkpoint. Cost: a rebuild
+reads the log and the partitions once.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ All timer files are listed in the snapshot with their lengths, so they are consi
 offset.
 
 A file that is not listed in any snapshot is deleted unless it covers a time in doubt. A time is in doubt if
-timers that are due at that time were stored in a damaged part of a file, because the last copies of their
-records may then be in an older file. A time remains in doubt from the detection of the damage until the first
-checkpoint that begins after all timers due at that time have been rebuilt and are durable, even if a repair
-fails in the meantime.
+timers that are due at that time were stored in a damaged part of a file. The last copies of the timer records
+may then be in an older file. A time remains in doubt from the detection of the damage until the first
+checkpoint that begins after all timers due at that time have been rebuilt and are durable. The failure of a
+repair does not end this period.
 """
 
 from __future__ import annotations

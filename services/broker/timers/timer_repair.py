@@ -7,12 +7,12 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are determined by elimination: from all named timers that are due in the window of the
-damaged file, the repair excludes the timers in sound batches, the timers in memory, and the timers that have
-ended. If the number of remaining timers is less than the number of lost rows, the log is also read, because a
-timer without a message id may have no name. A gap may also have contained tombstones, so the rows of ended
-timers in the window are deleted again. The end of a timer is kept as long as a timer that is due at the same
-time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have ended.
+The timers in a gap are determined by elimination. The repair begins with all named timers that are due in the
+window of the damaged file, and excludes the timers in undamaged batches, the timers in memory, and the timers
+that have ended. If the number of remaining timers is less than the number of lost rows, the log is also read,
+because a timer without a message id may have no name. A gap may also have contained tombstones, so the rows
+of ended timers in the window are deleted again. The end of a timer is kept as long as a timer that is due at
+the same time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have ended.
 
 To rebuild a timer, the broker appends a new log record that replaces the old timer, like a move to the same
 due time. A rebuilt timer is therefore durable and is delivered only once, and no timer is lost if the broker
@@ -21,10 +21,10 @@ Files that cover a time in doubt are therefore kept from the detection of the da
 after all affected timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer
 file is deleted until every file has been verified.
 
-A sound row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the damage
-is found only when the timer is due or is copied by a checkpoint (`Timers.in_doubt`), because a late delivery
-is better than no delivery. If no readable record exists in the log or in an older file, the timer ends as
-UNREADABLE. UNREADABLE timers are counted and listed, and never become pending again.
+An undamaged row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the
+damage is found only when the timer is due or is copied by a checkpoint (`Timers.in_doubt`), because a late
+delivery is better than no delivery. If no readable record exists in the log or in an older file, the timer
+ends as UNREADABLE. UNREADABLE timers are counted and listed, and never become pending again.
 
 Cost: as long as no damage is found, the only cost is that of the checks. A repair reads the names and ends
 once, and uses 16 bytes of memory for each timer in the window.
@@ -77,7 +77,7 @@ _TRIED_EACH: Final = 5
 
 
 class RowWithoutRecord(NamedTuple):
-    """A sound row with a damaged record, identified by its sort position, queue number, and file."""
+    """An undamaged row with a damaged record, identified by its sort position, queue number, and file."""
 
     due_ms: int
     timer_offset: int
@@ -246,9 +246,9 @@ class RepairJob:
     def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
         """Find the missing timers and the revived timers in a window.
 
-        A missing timer is due in the window, has not ended, and is neither in a sound batch nor in memory. A
-        revived timer has ended but still appears in a sound batch at or after the watermark, because its
-        tombstone was destroyed and no copy of the tombstone is in memory.
+        A missing timer is due in the window, has not ended, and is neither in an undamaged batch nor in
+        memory. A revived timer has ended but still appears in an undamaged batch at or after the watermark,
+        because its tombstone was destroyed and no copy of the tombstone is in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
@@ -275,7 +275,7 @@ class RepairJob:
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of sound batches in the window, and the number of rows in damaged batches.
+        """Return the live rows of undamaged batches in the window, and the number of rows in damaged batches.
 
         A batch in a gap is considered damaged even if it has become readable, because its timers have already
         been skipped.

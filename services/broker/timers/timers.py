@@ -474,8 +474,8 @@ class Timers:
 
         Files that cover a time in `doubt` are not deleted.
         """
-        # The history is relative to the earliest waiting timer rather than to the clock, because a timer that
-        # is late by more than the length of the history must keep its names and count as pending.
+        # The history is relative to the earliest waiting timer rather than to the clock. A timer that is late
+        # by more than the length of the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
