@@ -60,19 +60,19 @@ class NoClients:
         return []
 
     def view(self, client_id: str) -> ClientView:
-        """Raise `ClientNotFound`."""
+        """Raise `ClientNotFound`, because no client is connected."""
         raise client_not_found(client_id)
 
     async def stack(self, client_id: str) -> str:
-        """Raise `ClientNotFound`."""
+        """Raise `ClientNotFound`, because no client is connected."""
         raise client_not_found(client_id)
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Raise `ClientNotFound`."""
+        """Raise `ClientNotFound`, because no client is connected."""
         raise client_not_found(client_id)
 
     def reconnect(self, client_id: str) -> None:
-        """Raise `ClientNotFound`."""
+        """Raise `ClientNotFound`, because no client is connected."""
         raise client_not_found(client_id)
 
 

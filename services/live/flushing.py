@@ -20,8 +20,8 @@ Rules:
 - While a checkpoint is being written, flushes continue up to a limit. Beyond the limit, flushes and their
   callers wait for the checkpoint. The limit bounds memory usage and the duration of the next startup.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes
-  the new appends with a single sync, and the checkpoint begins. A limited number of checkpoint rows is copied
-  in each of the following iterations. A worker thread then writes the rows to disk
+  the new appends with a single sync, and the checkpoint begins. In each of the following iterations, a
+  limited number of checkpoint rows is copied. A worker thread then writes the rows to disk
   (`services.broker.checkpoint`).
 
 Weak spot: the state is a set of flags rather than a state machine, and only a few combinations of the flags

@@ -164,7 +164,7 @@ class MessageReceiver:
         """Finish a leased message.
 
         Return the offset up to which the log must be durable before the response is sent. Raise
-        `InvalidReceiptHandle`.
+        `InvalidReceiptHandle` if the handle is no longer valid.
         """
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
@@ -210,9 +210,9 @@ class MessageReceiver:
         """Change the end of a lease to `invisible_ms` from now.
 
         Return the new handle, and the offset up to which the log must be durable before the response is sent.
-        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, the
-        attempt of a push consumer counts as failed (`retry`), because the leases of push consumers are
-        renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. If `suspend` is not
+        set, the attempt of a push consumer counts as failed (`retry`), because the leases of push consumers
+        are renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)

@@ -1,8 +1,8 @@
 """Builds the partition rows and ready records of checkpoints from timer records in the log.
 
 A checkpoint moves timers out of memory (`timingwheel.partitions`). In addition to the row of each timer, the
-checkpoint writes the record that will be delivered, including its CRC. Only the offsets and the store time of
-this record are set at delivery (`services.broker.spine.copies`). To deliver timers, the broker can therefore
+checkpoint writes the record that will be delivered, including its CRC. At delivery, only the offsets and the
+store time of the record are set (`services.broker.spine.copies`). To deliver timers, the broker can therefore
 read a single file sequentially without parsing any records.
 
     row field  contents
