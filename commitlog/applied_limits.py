@@ -1,10 +1,10 @@
-"""Defines the limits that `apply` uses.
+"""Defines the table limits that `apply` enforces.
 
-The limits depend on the version in the log, so that all nodes that read the same log drop the same rows.
+The limits depend on the version recorded in the log, so that all nodes that read the log drop the same rows.
 
-Each table in the state has a limit. If a table exceeds its limit, a row is dropped when the next record is
-applied. Programs with different limits would build different tables from the same log, for example during a
-rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VERSION`:
+The size of each table in the broker state is limited. If a table exceeds its limit, a row is dropped when the
+next record is applied. Programs with different limits would build different tables from the same log, for
+example during a rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
@@ -13,13 +13,13 @@ rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VE
 Rules
 1. `apply` uses only the limits in `BY_VERSION`. `apply` does not use settings or constants that may differ
    between programs (`tests/unit/services/broker/test_apply_reads.py`).
-2. A row of `BY_VERSION` is never changed. To change a limit, a new row with a new version is added, and
-   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION` are increased. A program that does not
-   contain the new row cannot join a cluster or open a store to which the row may apply.
+2. A row of `BY_VERSION` is never changed. To change a limit, add a row with a new version, and increase
+   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program that does not contain the
+   new row cannot join a cluster or open a store to which the row may apply.
 3. A store outside a cluster uses the row for `OLDEST`.
 
-Weak spot: If a version is finalized during a leader's term, it applies only from the next epoch. No epochs
-begin in a store outside a cluster, so such a store always uses the same row.
+Weak spot: A version that is finalized during a leader's term takes effect in the next epoch. A store outside
+a cluster has no epochs, and therefore always uses the same row.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 OLDEST: Final = 3
-"""The version used by the first release. Programs before the first release have lower version numbers."""
+"""The version of the first release. Programs that predate the first release have lower version numbers."""
 
 
 class AppliedLimits(NamedTuple):
-    """The limits of tables. All times are in ms of store time."""
+    """The table limits for a version. All durations are in milliseconds of store time."""
 
     half_receipts_kept_ms: int
     """The time for which the receipt of a half message is kept."""
     half_receipts_max: int
     half_receipts_dropped_max: int
-    """The maximum number of receipts that are dropped per half message, which is limited to avoid blocking
-    the event loop."""
+    """The maximum number of receipts that are dropped per half message. The limit prevents long event loop
+    iterations."""
     ended_halves_max: int
     """The number of half message outcomes that are kept in memory. Older outcomes are read from the log."""
     lost_timers_max: int
-    """The maximum number of listed timers that have ended with the outcome UNREADABLE."""
+    """The maximum number of timers with the outcome UNREADABLE that are kept in the list."""
     spent_schedules_kept_ms: int
     """The time for which the cursor of a deleted schedule is kept."""
     spent_schedules_max: int
@@ -64,6 +64,6 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
 
 
 def row_of(version: int) -> int:
-    """Return the version of the row of limits that applies under a given version."""
+    """Return the highest version in `BY_VERSION` that is not higher than `version`."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

@@ -8,12 +8,12 @@ An encoded or copied record is stored unchanged, except for its offsets, store t
     56 or 68   8      store_ms           after an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: Each record takes about 1 us, nearly all of which is spent computing two CRCs. Encoding takes another 1
-us per record, which is a third of the time for encoding records one by one. Weak spot: The CRCs are computed
-in a Python loop, because NumPy does not provide a CRC function.
+Cost: Processing a record takes about 1 us, nearly all of which is spent computing two CRCs. Encoding takes
+another 1 us per record, a third of the time required to encode records individually. Weak spot: The CRCs are
+computed in a Python loop, because NumPy does not provide a CRC function.
 
-The arrays passed to a call have one entry per record, with shape (n,). `starts` and `ends` are byte positions
-in `records`.
+Array arguments have the shape (n,), with one entry per record. `starts` and `ends` are byte positions in
+`records`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return an array of shape (n,) that shows whether the CRC at the end of each record is correct."""
+    """Return a Boolean array of shape (n,) that indicates whether the CRC of each record is correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -70,8 +70,8 @@ def stamp(
     queue_offsets: Integers,
     store_ms: int,
 ) -> None:
-    """Write the offsets, the store time (in ms since 1970), and the new CRCs to the records."""
-    # An array of length 1 would not cause an error, because NumPy would write its offset to all records.
+    """Set the offsets, the store time (in ms since 1970), and the CRC of each record."""
+    # NumPy would broadcast an array of length 1 without an error, and write the same offset to all records.
     assert len(starts) == len(ends) == len(physical_offsets) == len(queue_offsets), "a record has no place"
     content = np.frombuffer(records, np.uint8)
     _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
@@ -81,7 +81,7 @@ def stamp(
 
 
 def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
-    """Write the CRC of each record to the record."""
+    """Compute the CRC of each record, and write it to the end of the record."""
     content = np.frombuffer(records, np.uint8)
     digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
     content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)

@@ -1,8 +1,8 @@
 """Handles compressed message bodies, and converts them to a format that clients can read.
 
-The RocketMQ 5 protocol supports uncompressed bodies and gzip bodies. Stores of RocketMQ may also contain
-other formats. If a body is compressed, bit 0x1 of sys_flag is set, and the bits 0x700 contain the compression
-type:
+The RocketMQ 5 protocol supports uncompressed bodies and gzip bodies. RocketMQ stores may also contain bodies
+in other formats. If a body is compressed, bit 0x1 of sys_flag is set, and the bits 0x700 contain the
+compression type:
 
     0x000, 0x300   zlib from clients of RocketMQ 4, or gzip from clients of RocketMQ 5 (determined by the
                    first bytes)
@@ -10,13 +10,14 @@ type:
     0x200          Zstandard
 
 Gzip bodies are sent to clients unchanged. Bodies in any other format are decompressed when they are
-delivered, and remain compressed on disk. A log written by Tidewheel contains gzip bodies. The log may also
-contain zlib bodies that the C++ client declares as gzip, which clients in other languages cannot read. The
-LZ4 and Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be decompressed, or if
-its decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered as stored. Tools
-use the limit `BODY_UNPACKED_BYTES_MAX`. The stored body is identical to the body that was sent, because its
-CRC is correct. Clients apply their 4 MiB limit before compression. A larger body either is an attempt to
-block the event loop (150 ms for 60 MiB) or was imported from a broker with different settings.
+delivered, and remain compressed on disk. Most compressed bodies in a log written by Tidewheel are in gzip
+format. The C++ client sends zlib bodies that are declared as gzip. Clients in other languages cannot read
+such bodies. The LZ4 and Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be
+decompressed, or if its decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered
+as stored. The limit for tools is `BODY_UNPACKED_BYTES_MAX`. The body CRC ensures that the stored body is
+identical to the body that was sent. Clients apply their 4 MiB limit before compression. A body that exceeds 4
+MiB when decompressed either is an attempt to block the event loop (150 ms for 60 MiB) or was imported from a
+broker with different settings.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return the maximum number of bytes that were decompressed in order to deliver a compressed body.
+    """Return an upper bound on the number of bytes that were decompressed to deliver a compressed body.
 
     A body that is delivered as stored may have been decompressed up to the limit.
     """
@@ -77,7 +78,7 @@ def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) 
         unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body, bytes_max)
     except MemoryError:
         raise
-    except Exception:  # Each library raises exceptions of its own.
+    except Exception:  # Each library raises its own exceptions.
         return body
     return body if len(unpacked) > bytes_max else unpacked
 
@@ -102,7 +103,7 @@ def _load(library: str) -> ModuleType:
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
     """Decompress zlib or gzip data.
 
-    If 32 is added to the window bits, zlib detects the format automatically.
+    Adding 32 to the window bits enables automatic detection of the format.
     """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
@@ -114,7 +115,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _whole(unpacker: Any, unpacked: bytes) -> bytes:
-    """Return the decompressed body, or raise `ValueError` if it is truncated or has trailing bytes."""
+    """Return the decompressed body, or raise `ValueError` if the body is truncated or has trailing bytes."""
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("the body does not end where its compression does")
     return unpacked

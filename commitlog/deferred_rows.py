@@ -1,21 +1,22 @@
-"""Implements tables whose rows are copied in batches after the table has been captured.
+"""Copies the rows of a table in batches after the table has been captured.
 
-Before a row changes, it is copied first.
+A row that is about to change is copied before the change.
 
     freeze            the references of the table are copied in one step
     take(count)       rows are copied, in the order of the table, until all rows have been copied
     before_change     the row for a key is copied before its value is modified in place or removed
 
 Rules:
-- Each row has the state at the time of the capture, regardless of when it is copied. A key that is added
-  after the capture does not have a row.
+- Each copied row reflects the state of the table at the time of the capture. Keys that are added after the
+  capture are not included.
 - A copied row never changes. Rows are converted to JSON in a worker thread (`commitlog.snapshot`).
 - A table can have only one open capture at a time. If a second capture is started, the remaining rows of the
   first capture are copied first.
 
-Cost: For queues with one entry in memory, copying takes 0.9 us per row, and up to 2.2 ms for a batch of 1,000
-rows. Each change requires two dictionary lookups as long as the capture is open. Weak spot: The references
-are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
+Cost: Copying takes 0.9 us per row for queues with one entry in memory, and up to 2.2 ms for a batch of 1,000
+rows. As long as a capture is open, each change to the table requires two dictionary lookups. Weak spot: The
+references are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for
+800,000 keys.
 
 Source: The copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
 Consistent Applications", SIGMOD 2011.
@@ -32,10 +33,10 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows of a table at the time of construction.
+    """The rows that a table contains when the object is created.
 
     `row` builds each row from a key and the result of `taken`. `taken` is called in the thread of the table,
-    and `row` may be called in any thread. If `taken` returns None for a value, the value does not have a row.
+    and `row` may be called in any thread. If `taken` returns None for a value, no row is built for the value.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class DeferredRows(Generic[Key, Value]):
     def items(self) -> Iterator[tuple[Key, Any]]:
         """Return each key together with the copy of its value.
 
-        Unless all rows have been copied, the caller must be in the table's thread.
+        Until all rows have been copied, this method may be called only in the table's thread.
         """
         self.take_all()
         rows = ((key, self._taken[key]) for key in self._values)

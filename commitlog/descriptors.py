@@ -5,16 +5,16 @@
 Rules:
 - A descriptor is closed only if no thread is using it, because its number may immediately be reused for
   another file.
-- If a file is deleted or renamed, it is removed from the cache. A thread that is using the file keeps its
-  descriptor, but later calls do not find the file.
-- A file with unsynced bytes is closed only after all other files have been closed, and is synced first.
+- If a file is deleted or renamed, it is removed from the cache. Threads that are using the file can continue
+  to use the descriptor, but later calls of `take` do not return it.
+- Files with unsynced bytes are closed after all other unused files, and are synced before they are closed.
   Without the sync, the kernel would discard a write error when the last descriptor of the file is closed, and
   a later sync would succeed. If the sync fails, the file is still closed, and the next sync of the file fails
   (`take_failure`). The error is not raised immediately, because the current call is opening a different file.
-  A sync takes the file before it takes the failure. A file that is in use is never closed, so no failure can
+  A sync calls `take` before it calls `take_failure`. A file that is in use is never closed, so no failure can
   be added between these two steps.
-- If the process has reached its limit of open files, up to half of the open files are closed if they are
-  unused, and opening the file is retried.
+- If the process has reached its limit on open files, up to half of the open files are closed, provided that
+  they are unused, and the open operation is retried.
 
 Cost: Taking and returning a file requires a lock and a few lookups, which take 0.6 us in total. The cost of
 closing or removing a file does not depend on the number of files.
@@ -61,7 +61,7 @@ class OpenFile:
 
 
 class Descriptors:
-    """The open descriptors, keyed by path. `open_file` opens a file, and may raise OSError."""
+    """A cache of open files, keyed by path. `open_file` opens a file, and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
@@ -113,10 +113,9 @@ class Descriptors:
     def take_failure(self, one: OpenFile | None, path: str) -> OSError | None:
         """Return the error of a failed sync that closed the file, or None if there is none.
 
-        The file was closed to make room for another file. Each error is returned only once. The caller must
-        take the file before this call (`one` is None if the file does not exist). Without the file being
-        taken, another thread could close the file after a failed sync. Concurrent syncs of the file detect
-        the failure through `failed_syncs`.
+        Each error is returned only once. The caller must take the file before this call (`one` is None if the
+        file does not exist). If the file were not in use, another thread could close the file after a failed
+        sync. Concurrent syncs of the file detect the failure through `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -157,7 +156,10 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Return a new descriptor, closing others first if necessary, or raise OSError."""
+        """Open a file, closing other files first if necessary, and return the descriptor.
+
+        Raise OSError on failure.
+        """
         try:
             return self._open_file(path, is_made)
         except OSError as error:

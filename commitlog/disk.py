@@ -6,19 +6,19 @@ Paths are relative to the store and use `/` as the separator. Written data, and 
 created by a write, are durable only after `sync` has been called for the file. The effects of `allocate`,
 `truncate`, `rename`, and `delete` are durable when the method returns. If the process ends or the power fails
 during an operation, the operation may have been performed completely, partially, or not at all. Reads return
-all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files.
-Every method may raise OSError after it has performed part of its work.
+all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files. Any
+method may raise OSError after the operation has been partially performed.
 
 After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. The bytes can
 still be read after the failure, and the next sync succeeds. However, the bytes may not be on disk, because
-Linux marks pages as clean after a failed write. Only bytes that are written again become durable with another
-sync. `SyncFailed` is also raised if syncing a folder fails. In this case, files that were created, renamed,
-or deleted in the folder may be lost or reappear after a power failure, until the folder has been synced
-successfully. Directory entries are in the journal of the file system, which stops after a failure.
+Linux marks pages as clean after a failed write. The bytes become durable only if they are written again and
+then synced. `SyncFailed` is also raised if syncing a folder fails. In this case, files that were created,
+renamed, or deleted in the folder may be lost or reappear after a power failure, until the folder has been
+synced successfully. Directory entries are written to the file system journal, which stops after a failure.
 `SyncFailed` contains the path of the file or folder that could not be synced. A disk may sync a file
 implicitly in order to close it. If an implicit sync fails, the next call of `sync` for the file fails. After
-a failure, content is written again. The content is taken from a source other than the page cache, or is
-verified with a CRC. Syncing the same pages again is not sufficient.
+a sync failure, the unsynced content must be written again. The content must come from a source other than the
+page cache, or must be verified with a CRC. Syncing the same pages again is not sufficient.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class Disk(Protocol):
     def read(self, path: str, position: int, length: int) -> bytes:
         """Return `length` bytes starting at `position`.
 
-        The result is shorter at the end of the file, and b"" if the file does not exist.
+        The result is shorter if the file ends before the requested range does, and b"" if the file does not
+        exist.
         """
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the concatenated bytes of the given ranges (position, length).
+        """Return the bytes of the given (position, length) ranges as a single bytes object.
 
         The result is shorter than requested if the file ends early.
         """
@@ -71,7 +72,7 @@ class Disk(Protocol):
         """Make the written data and the directory entry of a file durable, or raise `SyncFailed`."""
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        """Sync several files in parallel. After all syncs, return the errors, keyed by path."""
+        """Sync several files in parallel, and return the errors, keyed by path."""
 
     def allocate(self, path: str, length: int) -> None:
         """Extend the file to `length` bytes with zeros, and reserve the disk space."""
@@ -83,10 +84,10 @@ class Disk(Protocol):
         """Make the directory entries in a folder durable, if the folder exists."""
 
     def will_need(self, path: str) -> None:
-        """Advise the operating system to read ahead the whole file, because it will be read soon."""
+        """Advise the operating system to read ahead the whole file."""
 
     def usage(self) -> tuple[int, int]:
-        """Return the free and total number of bytes of the file system that are available to the user."""
+        """Return the free space and the total space in bytes that are available to the user."""
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename a synced file durably and atomically, replacing any existing file with the new name."""

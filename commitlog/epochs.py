@@ -1,12 +1,12 @@
-"""Determines the epochs of a cluster (`services.broker.spine.epoch`) in a log.
+"""Determines the cluster epochs (`services.broker.spine.epoch`) of the records in a log.
 
 The log of a broker outside a cluster has no epochs.
 
 Each epoch begins with an epoch record, so the epoch records divide the log into epochs. Records before the
 first epoch record belong to epoch 0 if the beginning of the log still exists, or if the first epoch record
-begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. If neither condition is true,
-the record of an earlier epoch was deleted by retention, and the number of that epoch is unknown. If the log
-contains no epoch record, all records belong to the epoch at the end of the log.
+begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. If neither condition is true, an
+earlier epoch record was deleted by retention, and the epoch number is unknown. If the log contains no epoch
+record, all records belong to the epoch at the end of the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def begun_by(one: Record) -> EpochRange:
 
 
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
-    """Return the epochs of a log in order.
+    """Return the epochs of a log in ascending order.
 
     The epochs are derived from the remaining epoch records and the epoch at the end of the log.
     """
@@ -61,7 +61,10 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the leader at the time when a record was stored, or "" if there was none or it is unknown."""
+    """Return the node that was the leader when a record was stored.
+
+    Return "" if the store was not in a cluster or the leader is unknown.
+    """
     found = _around(epochs, physical_offset)
     return "" if found is None else found.node
 

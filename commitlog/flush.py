@@ -1,13 +1,13 @@
 """Implements group commit.
 
-Each flush passes all records that were appended after the last flush to the sink at once.
+Each flush passes to the sink all records that have been appended since the previous flush.
 
-The writer never waits. Records are collected while flushes are in progress, and the next flush takes all of
-the collected records. As a result, the number of records per sync increases with the load, and an idle log
-syncs each record immediately. Several flushes may be in progress at the same time. The log is durable up to
-the beginning of the first incomplete flush. A flush requires one write and one sync for each segment
-(`commitlog.sink`). Only `Flush.write` accesses the disk. `Flush.write` runs in a worker thread. `Flush.write`
-also publishes the durable offset to processes that read the live log.
+Appending a record does not wait for a flush. Records that are appended while flushes are in progress are
+written by the next flush. As a result, the number of records per sync increases with the load, and at low
+load each record is synced immediately. Several flushes may be in progress at the same time. The log is
+durable up to the beginning of the first incomplete flush. A flush requires one write and one sync for each
+segment (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset to
+processes that read the live log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Publisher:
         """The flushes that have not been published yet, in log order."""
 
     def ended(self) -> None:
-        """Publish the flushes that precede the first flush that is not on disk.
+        """Publish the end of the last completed flush that is not preceded by an incomplete flush.
 
         The caller must serialize all calls.
         """
@@ -47,9 +47,10 @@ class Publisher:
     def publish(self, offset: int, epoch: int) -> None:
         """Publish a durable offset to processes that read the live log.
 
-        If the write fails, the next flush publishes a later offset. The writer switches to the other line of
-        the file only after a successful write, so that a failed write never destroys the newer line. A
-        process that reads an offset also reads its epoch, or a later epoch that has already begun.
+        A failed write is ignored, because the next flush publishes a later offset. The writer switches to the
+        other line of the file only after a successful write, so that a failed write never destroys the newer
+        line. A process that reads an offset also obtains the epoch of the offset, or a later epoch that has
+        already begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -74,7 +75,7 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The parts of one flush, and the end of the log when this flush and all earlier flushes are durable."""
+    """The parts of one flush, and the offset at which the log ends after the flush."""
 
     sink: LogSink
     first_offset: int
@@ -91,14 +92,14 @@ class Flush:
 
     @property
     def sync(self) -> bool:
-        """True if the written parts are synced."""
+        """True if the parts are synced when they are written."""
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
         """Pass the parts to the sink.
 
-        If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes, the
-        context manager `alone` allows only one thread at a time.
+        If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes,
+        `alone` must be a lock that prevents concurrent publication.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"

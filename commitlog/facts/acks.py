@@ -1,6 +1,6 @@
 """Encodes acknowledgement records, which contain ranges of queue offsets for each group, topic, and queue.
 
-The body of a `TW_SYS_ACK` record is big-endian and repeats the following fields until its end:
+The body of a `TW_SYS_ACK` record is a sequence of entries with the following big-endian fields:
 
     width  field
     1 + g  group length, group UTF-8
@@ -9,11 +9,11 @@ The body of a `TW_SYS_ACK` record is big-endian and repeats the following fields
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. The messages of
-a skipped entry were not acknowledged. The messages did not match the group's filter, or are in a gap that was
-left by damage.
+An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. Skipped messages
+were not acknowledged. A message is skipped if it does not match the group's filter, or if it is in a gap
+caused by damage to the log.
 
-All acknowledgements of an event loop iteration are stored in a single record, so each group of adjacent
+All acknowledgements of an event loop iteration are stored in a single record, so that each range of adjacent
 messages uses only a few bytes.
 """
 
@@ -31,7 +31,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """Messages of a queue that a group has finished or skipped, as ranges (first queue offset, count)."""
+    """The messages in a queue that a group has finished or skipped, as (first queue offset, count) ranges."""
 
     group: str
     topic: str
@@ -41,7 +41,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the ranges (first, count) that contain the given offsets, in ascending order.
+    """Return the given offsets as (first, count) ranges in ascending order.
 
     The offsets may be unsorted.
     """
@@ -64,7 +64,10 @@ def encode(finished: Iterable[Finished]) -> bytes:
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """Yield parts with up to 65,535 ranges each. The parts can be joined into one or more record bodies."""
+    """Yield the encoded entries in parts of up to 65,535 ranges each.
+
+    The parts can be joined into one or more record bodies.
+    """
     for group, topic, queue_id, ranges, is_passed in finished:
         assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
         head = (_PASSED if is_passed else b"") + text(group) + text(topic)
@@ -93,7 +96,7 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Return text in UTF-8 format, truncated to 255 bytes, with a one-byte length prefix."""
+    """Return text encoded in UTF-8, truncated to 255 bytes, with a one-byte length prefix."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 

@@ -30,14 +30,14 @@ timer and replaces another. Therefore, either all facts of a record survive a cr
 2. `record_of` returns the record for a fact that is stored on its own in JSON format (`TOPICS`).
    Acknowledgements and leases are collected, and are encoded by `acks` and `lease_records`. All other facts
    are stored in messages.
-3. If a record is of a kind that was introduced in a later release, it has no facts. An unknown verb raises
-   KeyError.
+3. A record of a kind that was introduced in a later release has no facts. If the verb of a record is unknown,
+   KeyError is raised.
 4. Timers and half messages written by RocketMQ are also read. Records written by RocketMQ may contain
    arbitrary text from a client. If the time in a timer record is not a number, the record does not set a
    timer. In a half message, a time that is not a number is ignored.
 
-Cost: Reading the facts of a record takes 0.3 us if it has none, and several microseconds if it has a JSON
-body. Few records have JSON bodies.
+Cost: Reading the facts of a record takes 0.3 us if the record has no facts, and several microseconds if the
+record has a JSON body. Few records have JSON bodies.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 class Stamp(Protocol):
     """The log offset, queue offset, and store time (in ms since 1970) of the record that contains a fact.
 
-    `stored` is the record or its encoded bytes, for code that keeps the record. Code that only reads facts
-    does not use `stored`.
+    `stored` is the record or its encoded bytes, and is used only by code that keeps the record.
     """
 
     @property
@@ -94,9 +93,10 @@ class Stamp(Protocol):
 
 
 class TimerSet(NamedTuple):
-    """A timer was set at the offset of its record, named by a message id (or None) and a key (or "").
+    """A timer was set at the offset of its record.
 
-    If `is_held` is true, the timer was due while its topic was held, and waits for the release of the topic.
+    A timer may be identified by a message ID (otherwise None) and by a key (otherwise ""). If `is_held` is
+    true, the timer became due while its topic was held, and remains pending until the topic is released.
     """
 
     due_ms: int
@@ -109,8 +109,9 @@ class TimerSet(NamedTuple):
 class HalfStored(NamedTuple):
     """A half message for `topic` was stored at the offset of its record.
 
-    If `due_ms` is given, the message is due at that time. `check_ms` is the time of the first check-back. If
-    the half message was stored by RocketMQ, this time is derived from `immunity_s` or from a default.
+    If `due_ms` is given, the message is due at that time. `check_ms` is the time of the first transaction
+    check-back. If the half message was stored by RocketMQ, this time is derived from `immunity_s` or from a
+    default.
     """
 
     topic: str
@@ -128,9 +129,10 @@ class HalfEnded(NamedTuple):
 
 
 class HalfAsked(NamedTuple):
-    """A check-back was sent for a half message. `asked_count` is the number of check-backs sent so far.
+    """A transaction check-back was sent for a half message.
 
-    The next check-back is due at `check_ms`, or at a default time if `check_ms` is None.
+    `asked_count` is the number of check-backs sent so far. The next check-back is due at `check_ms`, or at a
+    default time if `check_ms` is None.
     """
 
     half_offset: int
@@ -160,7 +162,7 @@ class PolicySet(NamedTuple):
 
 
 class GroupLeft(NamedTuple):
-    """A group no longer receives a topic. If the topic is "", the group was removed."""
+    """A group no longer receives messages from a topic. If the topic is "", the group was removed."""
 
     group: str
     topic: str
@@ -175,12 +177,12 @@ class FiltersForgotten(NamedTuple):
 
 
 class GroupJoined(NamedTuple):
-    """A group began to receive a topic. At that time, the log began at `log_offset`.
+    """A group began to receive messages from a topic.
 
-    All other fields are optional. `filter` is a filter that was added to the group. `reopened` lists the
-    messages to redeliver, keyed by queue ID. Each value contains the first offset, followed by the
-    differences between consecutive offsets. `positions` contains the queue offsets at which the group
-    continues.
+    `log_offset` is the first offset of the log at that time. All other fields are optional. `filter` is a
+    filter that was added to the group. `reopened` contains the queue offsets of the messages to redeliver,
+    keyed by queue ID. Each value contains the first offset, followed by the differences between consecutive
+    offsets. `positions` contains the queue offsets at which the group continues.
     """
 
     group: str
@@ -194,7 +196,7 @@ class GroupJoined(NamedTuple):
 class TopicSet(NamedTuple):
     """A topic was created or changed. `check_back` is a check-back policy, or None for the default policy.
 
-    Messages older than `retention_ms` are discarded, unless it is 0.
+    Messages older than `retention_ms` are discarded, unless `retention_ms` is 0.
     """
 
     name: str
@@ -205,27 +207,33 @@ class TopicSet(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """A topic was deleted. Earlier records had already emptied its queues and removed its groups."""
+    """A topic was deleted.
+
+    The queues of the topic were emptied, and its groups were removed, by earlier records.
+    """
 
     name: str
 
 
 class TopicHeld(NamedTuple):
-    """The timers of a topic are held back when they are due."""
+    """A topic was held. The timers of a held topic are not delivered when they are due."""
 
     name: str
     reason: str
 
 
 class TopicReleased(NamedTuple):
-    """The held timers of a topic are delivered, `per_second` of them each second, or at once if it is 0."""
+    """The held timers of a topic are delivered at a rate of `per_second` timers per second.
+
+    If `per_second` is 0, the rate is not limited.
+    """
 
     name: str
     per_second: int
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule was created or replaced. The first run of the schedule is after `after_ms`."""
+    """A schedule was created or replaced. The schedule first runs after the time `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
@@ -249,7 +257,7 @@ class SchedulePaused(NamedTuple):
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule was resumed. The next run of the schedule is after `after_ms`."""
+    """A schedule was resumed. The schedule next runs after the time `after_ms`."""
 
     name: str
     after_ms: int
@@ -267,14 +275,14 @@ class SchedulePassed(NamedTuple):
 
 
 class ScheduleRan(NamedTuple):
-    """A run of a schedule sent its message."""
+    """A schedule run sent its message."""
 
     name: str
     occurrence_ms: int
 
 
 class Skipped(NamedTuple):
-    """Messages of a queue that were deleted by retention before a group had finished them."""
+    """The messages in a queue that were deleted by retention before a group had finished them."""
 
     group: str
     topic: str
@@ -285,10 +293,9 @@ class Skipped(NamedTuple):
 class LogCut(NamedTuple):
     """The start of the log was moved to `cut_offset` by retention.
 
-    If `is_done` is false, this change was only announced.
+    If `is_done` is false, the move was only announced.
 
-    queues     the first offset of each queue (topic, queue ID, offset), or None if the change was only
-               announced
+    queues the first offset of each queue (topic, queue ID, offset), or None if the move was only announced
     places     the log offsets of the records of these first entries
     skipped    the messages that groups have missed
     """
@@ -369,7 +376,7 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
-        return ()  # In most logs, most records have no facts.
+        return ()  # Most records have no facts.
     told: list[Fact] = [*endings(record)]
     if is_commit:
         told.append(HalfEnded(record.half_offset, "COMMIT"))

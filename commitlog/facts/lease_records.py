@@ -2,7 +2,7 @@
 
 Lease records contain leases that persist across a restart and leases that ended without acknowledgement.
 
-The body of a `TW_SYS_LEASE` record is big-endian and repeats the following fields until its end:
+The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the following big-endian fields:
 
     width  field
     1 + g  group length, group UTF-8
@@ -51,7 +51,7 @@ class Kind(IntEnum):
 class LeaseEntry(NamedTuple):
     """An entry in a lease record, which describes the start or the end of a lease.
 
-    An entry contains the fields of the body.
+    The attributes correspond to the fields of an entry in the record body.
     """
 
     kind: Kind
@@ -80,7 +80,10 @@ def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield parts with up to 1,024 entries each. The parts can be joined into one or more record bodies."""
+    """Yield the encoded entries in parts of up to 1,024 entries each.
+
+    The parts can be joined into one or more record bodies.
+    """
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
         for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
