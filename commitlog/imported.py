@@ -1,17 +1,17 @@
-"""Defines the log offset at which the records written by Tidewheel begin in an imported store.
+"""Manages the file `imported`, which contains the log offset at which an imported log ends.
 
-An import copies an Apache RocketMQ log unchanged. RocketMQ writes a CRC for the whole record only if it is
-configured to do so. The file `imported` contains the log offset at which the copied log ended:
+An import copies an Apache RocketMQ log unchanged. RocketMQ writes a CRC that covers the whole record only if
+configured to do so. The file `imported` contains the end offset of the copied log:
 
     below it         a record without the CRC property is intact if its length fields are consistent, its body
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
     from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
-Therefore, a flipped bit in a topic or property of a copied record is not detected. RocketMQ does not detect a
-flipped bit in these fields either. All other checks are the same for copied records. If a copied record has a
-CRC property, the CRC is verified. The file `imported` has the same format as `durable` (see
-`commitlog.layout`). The file `imported` is written once and synced. If a store does not have this file, all
-of its records were written by Tidewheel.
+Therefore, a flipped bit in the topic or the properties of a copied record without a CRC property is not
+detected. RocketMQ does not detect a flipped bit in these fields either. All other checks also apply to copied
+records. If a copied record has a CRC property, the CRC is verified. The file `imported` has the same format
+as `durable` (see `commitlog.layout`). The file `imported` is written once and synced. If the file does not
+exist, all records in the store were written by Tidewheel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset from which all records were written by Tidewheel.
+    """Return the log offset at which the records written by Tidewheel begin.
 
     If the store was not imported, return 0. Raise `StoreDamaged` if the file does not contain a valid offset,
     or OSError if the disk fails.
@@ -45,7 +45,7 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Durably record that the log below `offset` was copied, or raise OSError if the disk fails."""
+    """Durably record that the log below `offset` was imported, or raise OSError if the disk fails."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 

@@ -1,10 +1,11 @@
-"""Reads inner batches of RocketMQ, which are records that contain several messages (sys_flag 0x80).
+"""Reads RocketMQ inner batches, which are records that contain several messages (sys_flag 0x80).
 
 Inner batches occur in topics of type BatchCQ.
 
-The property INNER_NUM of an inner batch is the number of its queue offsets, which begin at the queue offset
-of the record. Each queue offset of an inner batch refers to the whole record, and `pick` extracts the message
-with a given queue offset. The decompressed body contains the following fields for each message, without gaps:
+An inner batch occupies INNER_NUM consecutive queue offsets, beginning with the queue offset of the record.
+INNER_NUM is a property of the record. The queue entry at each of these offsets refers to the whole record.
+`pick` extracts the message with a given queue offset from the record. The decompressed body contains the
+following fields for each message, without gaps:
 
     offset width  field
     0      4      length, including these 4 bytes
@@ -14,7 +15,7 @@ with a given queue offset. The decompressed body contains the following fields f
     16     4 + b  body length, body
            2 + p  properties length, properties
 
-Inner batches occur only in imported logs, because Tidewheel does not write them.
+Inner batches occur only in imported logs, because Tidewheel does not write inner batches.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _COUNT: Final = "INNER_NUM"
 
 
 def message_count(record: Record) -> int:
-    """Return the number of queue offsets of a record."""
+    """Return the number of queue offsets that a record occupies."""
     if not record.sys_flag & INNER_BATCH:
         return 1
     count = properties.value_of(record.properties, _COUNT)
@@ -67,7 +68,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """Return (flag, body, properties) for a message in a decompressed inner batch."""
+    """Return the flag, body, and properties of a message in a decompressed inner batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

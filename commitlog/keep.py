@@ -1,11 +1,11 @@
-"""Keep files, with unchanged copies of the records of open and expired half messages and of held timers, from
-deleted segments.
+"""Manages keep files, which preserve records from deleted segments.
 
-Before retention deletes segments, the records that are still needed are copied without gaps to a file
-`keep/<20 digits: the offset up to which the log was deleted>`. Therefore a half message that is open for
-weeks, or a timer that is held for weeks, does not prevent the deletion of segments. A keep file is deleted
-when none of its records is needed. Memory: four integers for each kept record, which are computed in the
-worker of a retirement.
+A keep file contains unchanged copies of the records of open and expired half messages and of held timers.
+Before retention deletes segments, the records that are still needed are copied without gaps to the file
+`keep/<20 digits: the offset up to which the log was deleted>`. Therefore, half messages that are open for
+weeks and timers that are held for weeks do not prevent the deletion of segments. A keep file is deleted when
+none of its records is needed any longer. Cost: Each kept record uses the memory of four integers, which are
+computed in the worker thread of the retention run.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""The file of each kept record, its position in the file, and its length in bytes, keyed by log offset."""
+"""The file path, byte position, and length in bytes of each kept record, keyed by log offset."""
 
 
 class Keep:
-    """The keep files on a disk."""
+    """The keep files of a store."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -54,7 +54,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Add the keep file of the retention run up to `cut_offset`, or raise OSError if the disk fails."""
+        """Load the keep file for `cut_offset`, or raise OSError if the disk fails."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -107,7 +107,7 @@ class Keep:
 
 
 def path_of(cut_offset: int) -> str:
-    """Return the path of the keep file of the retention run up to `cut_offset`."""
+    """Return the path of the keep file for the retention run that deletes the log up to `cut_offset`."""
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
@@ -138,7 +138,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the given bytes are one complete record that has not changed since its append."""
+    """Return whether the given bytes are a single complete and intact record."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -1,25 +1,20 @@
-"""Defines the kinds of records for the broker, the store tools, the audit, and `explain`.
+"""Defines the record kinds that are used by the broker, the store tools, the audit, and `explain`.
 
-    kind          topic                       begins  ends
-    normal        the topic of the message
-    commit        the same, of type commit            the half message at `half_offset`
-    delivered     the same, TW_TIMER_OFFSET           the timer: DELIVERED, or FIRED (TW_VERB = FIRE)
-    dead letter   %DLQ% and the group
-    half          RMQ_SYS_TRANS_HALF_TOPIC    a half message
-    outcome       TW_SYS_OUTCOME                      the half message at `half_offset`, uncommitted
-    check         TW_SYS_CHECK
-    late end      TW_SYS_LATE                         none, because the half message had expired
-    timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
-    verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
-    ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
-    system        internal topics, for users and rules (TW_SYS_AUTH), for operators' acts
-                  (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
+    kind topic begins ends normal the topic of the message commit the same, of type commit the half message at
+    `half_offset` delivered the same, TW_TIMER_OFFSET the timer: DELIVERED, or FIRED (TW_VERB = FIRE) dead
+    letter %DLQ% and the group half RMQ_SYS_TRANS_HALF_TOPIC a half message outcome TW_SYS_OUTCOME the half
+    message at `half_offset`, uncommitted check TW_SYS_CHECK late end TW_SYS_LATE none, because the half
+    message had expired timer rmq_sys_wheel_timer a timer TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED verb
+    TW_SYS_VERB TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB) ack, lease, group, topic, schedule,
+    retention, epoch TW_SYS_ and the kind in capitals system internal topics, for users and rules
+    (TW_SYS_AUTH), for operators' actions (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of
+    RocketMQ
 
 A message of any kind that contains a cancellation also ends a timer. TW_CANCELS contains the offset of the
-timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its timer record.
-The cancellation in a delivered message was already applied. RocketMQ does not queue or index records of type
-12, so these records are skipped by RocketMQ readers. The bodies of system records are described in the
-modules that write them, and all kinds are listed in docs/ARCHITECTURE.md.
+timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its timer record,
+but this cancellation has already been applied. RocketMQ readers skip records of type 12, because RocketMQ
+does not queue or index these records. The bodies of system records are described in the modules that write
+them, and all kinds are listed in docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 TASK_TOPIC: Final = "TW_SYS_TASK"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""The prefix of the name of a dead letter topic, which is followed by the name of the group."""
+"""The prefix of a dead letter topic name. The prefix is followed by the group name."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
 """The reserved name of the group that acknowledges redriven and purged dead letters."""
 
@@ -101,7 +96,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """The outcome of a timer. The outcome UNREADABLE means that all copies of the timer's record are lost."""
+    """The outcome of a timer. The outcome UNREADABLE means that all copies of the timer record are lost."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -112,7 +107,7 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """The end of a timer, with the outcome, the due time, and the topic.
+    """A timer ended. The fact contains the outcome, the due time, and the topic of the timer.
 
     The topic is empty if it is unknown.
     """
@@ -141,7 +136,7 @@ def kind_of_topic(name: str) -> str:
 
 
 def endings(record: Record) -> Iterator[TimerEnded]:
-    """Yield the timer ends that a record contains."""
+    """Yield a `TimerEnded` for each timer that a record ends."""
     if _OURS not in record.properties:
         return
     stored = properties.of_record(record)
@@ -166,7 +161,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return the properties of a timer record for a copy, without any timer ends."""
+    """Return the properties of a timer record for use in a copy that does not end any other timer."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

@@ -34,21 +34,22 @@
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
 log on disk. The file `durable` contains three lines of 32 bytes in the format `<20 digits> <CRC-32 of the
 digits, 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are
-written alternately without a sync. If one of these lines is read while it is being written, the other line is
-intact. However, a power failure may destroy both lines. The third line is written only when the whole file is
-written. At each startup, the file is created under a new name, synced, and renamed. Therefore, at least one
-line is always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never
-treated as a file without a published offset. The file `durable` is created before the first segment.
+written alternately without a sync. If a line is read while it is being written, the other line is intact.
+However, a power failure may destroy both lines. The third line is written only when the file is created. At
+each startup, the file is created under a new name, synced, and renamed. Therefore, at least one line is
+always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never treated as
+if no offset had been published. The file `durable` is created before the first segment.
 
 After the first epoch has begun (`services.broker.spine.epoch`), `durable` contains three more lines with the
 epoch of the published offset. The epoch lines have the same format as the other lines and follow the same
-rules. If these lines do not exist, the epoch is 0. An epoch is written before the first offset in that epoch.
+rules. If the epoch lines do not exist, the epoch is 0. An epoch is written before the first offset in that
+epoch.
 
 On a follower, two more lines contain the accepted offset. The follower has copied the log up to this offset,
-and the cluster has accepted this part of the log. The two lines are also written alternately, and are used
-only by readers. A reader may read up to the accepted offset or the durable offset, whichever is higher.
-Records between the two offsets have not been synced. Therefore, recovery does not trust these records, and
-writes the file without the accepted offset.
+and the cluster has accepted this part of the log. The accepted offset lines are also written alternately, and
+are used only by readers. A reader may read up to the accepted offset or the durable offset, whichever is
+higher. Records between the two offsets have not been synced. Therefore, recovery does not trust these
+records, and writes the file without the accepted offset.
 
 The file `clock` contains two lines in the same format as `durable`. Each line is synced before the other line
 is written. The number in `clock` is the difference between the broker's time and real time in milliseconds.
@@ -70,8 +71,7 @@ QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
 KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
-"""The name prefixes of folders that could not be deleted and are no longer read. A number follows each
-prefix."""
+"""The name prefixes of folders that were set aside. Each prefix is followed by a number."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -93,7 +93,7 @@ OFFSET_DIGITS: Final = 20
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a name in a store is the name of a folder that was set aside."""
+    """Return whether `name` is the name of a folder that was set aside."""
     return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
@@ -105,7 +105,7 @@ def segment_path(first_offset: int) -> str:
 def segment_offsets(disk: Disk) -> list[int]:
     """Return the first offsets of all segments in ascending order.
 
-    Raise `StoreError` if the folder contains any other file name.
+    Raise `StoreError` if the folder contains a file that is not a segment.
     """
     names = disk.list(COMMITLOG)
     for name in names:
@@ -132,7 +132,7 @@ class Published:
 
 
 def published(disk: Disk) -> Published:
-    """Return the content of the file `durable`, or raise OSError if the disk fails."""
+    """Read the file `durable` and return its content, or raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
         return Published(0, is_sound=False)
@@ -145,20 +145,20 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """Return the published durable offset, or 0 if no offset can be read."""
+    """Return the published durable offset, or 0 if no valid offset is found."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """Return the offset contained in the bytes of the file `durable`, or 0 if no offset can be read."""
+    """Return the offset in the content of the file `durable`, or 0 if no valid offset is found."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the durable offset to processes that read the live log, without a sync.
+    """Publish the durable offset to processes that read the live log, without syncing the file.
 
-    After a power failure, the published offset may be too low. The argument `turn` selects one of the two
-    lines. `turn` must be alternately even and odd.
+    After a power failure, the published offset may be too low. `turn` selects one of the two lines, and must
+    be even and odd in alternate calls.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
@@ -174,19 +174,19 @@ def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log from the bytes of `durable`, or None if no line is intact."""
+    """Return the end of the readable log from the content of `durable`, or None if no line is intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
 
 
 def parse_epoch(stored: bytes) -> int:
-    """Return the epoch contained in the bytes of the file `durable`, or 0 if no epoch has begun."""
+    """Return the epoch in the content of the file `durable`, or 0 if no epoch has begun."""
     return _largest(stored, _EPOCHS_AT)
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Replace any published offset with `offset` durably, for a store that has never been used."""
+    """Durably replace any published offset with `offset` in a store that has never been used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
@@ -194,9 +194,10 @@ def reset_durable(disk: Disk, offset: int) -> None:
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
     """Durably publish the `offset` at which recovery has truncated the log.
 
-    `offset` must not be lower than the published offset. An exception is a cluster node (`may_go_back`),
-    because the shared log contains the records that the node published. The file `durable` is not overwritten
-    in place, because a power failure may destroy lines that an earlier process wrote without a sync.
+    `offset` must not be lower than the published offset unless `may_go_back` is true. `may_go_back` is set
+    for a cluster node, because the shared log contains the records that the node has published. The file
+    `durable` is not overwritten in place, because a power failure may destroy lines that an earlier process
+    wrote without a sync.
     """
     before = published(disk)
     assert may_go_back or offset >= before.offset, "what is durable is never cut"
@@ -208,7 +209,7 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return all lines of a `durable` file that publishes `offset`."""
+    """Return the content of a `durable` file that publishes `offset`."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
@@ -220,7 +221,7 @@ def holds_records(disk: Disk) -> bool:
 
 
 def read_clock(disk: Disk) -> int | None:
-    """Return the offset of the store's virtual clock in milliseconds, or None if there is no virtual clock.
+    """Return the virtual clock offset of the store in ms, or None if there is no virtual clock.
 
     Raise `StoreDamaged` if the file `clock` contains no intact line, because the broker's time must never
     decrease.
@@ -235,7 +236,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Durably create the virtual clock of a store. The clock starts at the current real time."""
+    """Durably create the virtual clock file of a store. The clock starts at the current real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -243,7 +244,10 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Durably write the offset of the virtual clock. `turn` has the same meaning as in `publish_durable`."""
+    """Durably update the virtual clock offset of a store.
+
+    `turn` has the same meaning as in `publish_durable`.
+    """
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
     disk.sync(CLOCK)
@@ -288,9 +292,9 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
-    """Return the line that contains the given 20 digits.
+    """Return the valid line for the 20 digits at the beginning of `line`.
 
-    If the bytes are not digits, return a line that never matches.
+    If `line` does not begin with digits, return bytes that differ from every line in a file.
     """
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"

@@ -1,4 +1,4 @@
-"""The limits and default settings of the product.
+"""Defines the limits and the default settings of the broker.
 
 _MAX, _MIN    a limit; the name includes the unit (BODY_BYTES_MAX), or else the limit is a number of items
 _DEFAULT      the default value of a setting or attribute
@@ -35,47 +35,47 @@ from tidewheel.message_rules import (
 from tidewheel.message_rules import TOPIC_CHARACTERS_MAX as TOPIC_CHARACTERS_MAX
 from tidewheel.message_rules import WALL_MS_MIN as WALL_MS_MIN
 
-BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # The limit applies when a tool decompresses a body.
-BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # A receive takes 11 ms to decompress such a body.
+BODY_UNPACKED_BYTES_MAX = 16 * BODY_BYTES_MAX  # The limit for tools that decompress bodies.
+BODY_UNPACKED_FOR_CLIENT_BYTES_MAX = BODY_BYTES_MAX  # Decompressing such a body takes 11 ms.
 PROPERTIES_STORED_BYTES_MAX = 32_767
-TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # The maximum tag size applies to messages and filters.
+TAG_BYTES_MAX = PROPERTIES_USER_BYTES_MAX  # The limit applies to tags in messages and filters.
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 
 GROUP_CHARACTERS_MAX = 120
 LITE_TOPIC_BYTES_DEFAULT = 64
-LITE_TOPIC_BYTES_MAX = 200  # Lease records store the length in one byte.
+LITE_TOPIC_BYTES_MAX = 200  # The length field in a lease record has one byte.
 LITE_TOPICS_MAX = 100_000
 LITE_SUBSCRIPTIONS_PER_CLIENT_MAX = 2_000
 LITE_SUBSCRIPTIONS_MAX = 500_000
 LITE_SILENT_MS_MAX = 120_000
 LITE_MOVED_MAX = 100_000
 TOPICS_MAX = 100_000
-# The cache stores the encoded names of this number of topics. The cache uses a few MB.
+# The maximum number of topic names in the cache of encoded names, which uses a few MB.
 TOPICS_CACHED = 16_384
 SUBSCRIPTIONS_MAX = 100_000  # The number of group policies has the same limit.
 RECENT_IDS_SPILLED_MAX = 1 << 18  # Each ID stored outside its bucket uses about 230 bytes.
-SAME_ID_READ_MAX = 256  # A repeated send is compared with up to this number of records.
-# Expired half messages are included. Each half message uses about 600 bytes of memory.
+SAME_ID_READ_MAX = 256  # The maximum number of records compared with a repeated send.
+# The limit includes expired half messages. Each half message uses about 600 bytes of memory.
 HALVES_WAITING_MAX = 1_000_000
-RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # To commit an older half message, the broker reads the log.
+RECENT_HALVES_BYTES_MAX = 8 * 1024 * 1024  # Older half messages are read from the log.
 QUEUE_COUNT_DEFAULT = 4
 QUEUE_COUNT_MAX = 1024
 
 SEGMENT_BYTES_DEFAULT = 1024 * 1024 * 1024
 SEGMENT_BYTES_SMALL = 16 * 1024 * 1024
-SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # A segment of this size has room for the largest record.
+SEGMENT_BYTES_MIN = 8 * 1024 * 1024  # A segment must have room for the largest record.
 QUEUE_FILE_ENTRIES = 300_000
-# Each tick verifies this amount in 10 ms, but at least one file.
+# Each tick verifies at most this number of bytes, which takes 10 ms, but at least one file.
 QUEUE_FILES_COMPARED_BYTES = 4 * 1024 * 1024
-TAIL_ENTRIES_MAX = 256  # Longer tails (over 5 KiB) are written to the queue file.
-# The limit applies to the tails of all queues, except those with few entries.
+TAIL_ENTRIES_MAX = 256  # Longer tails (more than 5 KiB) are written to the queue file.
+# The limit applies to the tails of all queues together, excluding tails with few entries.
 TAILS_BYTES_MAX = 32 * 1024 * 1024
 REFUSED_TAIL_BYTES_MAX = 256 * 1024  # A longer tail is dropped if its queue file cannot be written.
-CUT_QUEUES_MAX = 100  # A step takes 14 to 34 ms if all entries are in files.
+CUT_QUEUES_MAX = 100  # Processing the queues takes 14 to 34 ms if all entries are in files.
 CUT_QUEUE_BYTES = 64 * 1024  # Each 64 KiB of unverified file data counts as one queue.
 CUT_QUEUE_GROUPS = 25  # Every 25 groups count as one queue.
-CUT_ROWS_PER_RECORD_MAX = 5_000  # A retention record contains up to this number of rows of missed messages.
-FILES_OPEN_MAX = 2_048  # The limit applies to the files of a store. Connections also need descriptors.
+CUT_ROWS_PER_RECORD_MAX = 5_000  # The maximum number of rows for missed messages in a record.
+FILES_OPEN_MAX = 2_048  # The limit excludes descriptors used by connections.
 FLUSHES_IN_FLIGHT_MAX = 3
 SNAPSHOT_LOG_BYTES = 64 * 1024 * 1024
 REPLAYED_BETWEEN_SPILLS = 1_000
@@ -88,26 +88,26 @@ TOKEN_COUNT_MAX = 10_000
 REFUSALS_KEPT = 1_000
 
 RECEIVE_BATCH_MAX = 32
-RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # A response may always contain one message of any size.
-ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # Messages in unread receive responses may have this total size.
+RECEIVE_BYTES_MAX = 8 * 1024 * 1024  # A response may always contain one message.
+ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # The maximum total size of unread receive responses.
 ENTRIES_PER_REQUEST_MAX = 1_024
-FIELDS_PER_REQUEST_MAX = 32_768  # The fields of nested messages are included.
+FIELDS_PER_REQUEST_MAX = 32_768  # The fields of nested messages are counted.
 POLLS_PER_CLIENT_MAX = 1_024
-LONG_POLL_MS = 20_000  # A long poll lasts no longer than this.
-LEASE_MS_DEFAULT = 60_000  # The default applies to a receive without an invisible duration.
+LONG_POLL_MS = 20_000  # The maximum duration of a long poll.
+LEASE_MS_DEFAULT = 60_000  # The default invisible duration of a receive.
 POLLS_MAX = 16_384
-# Only half of the polls may come from one address, which may be a proxy.
+# At most half of the polls may come from the same address, which may be that of a proxy.
 POLLS_PER_ADDRESS_MAX = POLLS_MAX // 2
-STREAMS_PER_CLIENT_MAX = 16  # When another Telemetry stream is opened, the oldest one is closed.
-LENT_PER_CLIENT_MAX = 1_024  # The last response to a client is stored for this number of groups and topics.
-COMMANDS_WAITING_MAX = 1_000  # The limit applies to unread commands in a client's Telemetry stream.
-# A stream accepts another command as long as it is below this limit.
+STREAMS_PER_CLIENT_MAX = 16  # Opening another Telemetry stream closes the oldest stream.
+LENT_PER_CLIENT_MAX = 1_024  # The maximum number of (group, topic) pairs with a stored response.
+COMMANDS_WAITING_MAX = 1_000  # The maximum number of unread commands in a client's Telemetry stream.
+# A command is accepted if the unread commands in the stream are below this limit.
 COMMANDS_WAITING_BYTES_MAX = 8 * 1024 * 1024
 COMMANDS_WAITING_ALL_BYTES_MAX = 64 * 1024 * 1024
-CLIENT_SERIES_MAX = 50_000  # The limit applies to all clients together, which require 40 MB.
+CLIENT_SERIES_MAX = 50_000  # The limit applies to all clients together. The series use 40 MB.
 CLIENT_SERIES_EACH_MAX = 256
 CLIENTS_MAX = 50_000
-CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # The other half is reserved for clients at other addresses.
+CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # The other half is reserved for other addresses.
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 AUTO_RENEW_LEASE_MS = 30_000
@@ -123,29 +123,29 @@ RETRY_AFTER_MS = (
 )
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
 PARKED_PER_QUEUE_MAX = 100_000
-SCANNED_PER_RECEIVE_MAX = 300  # After this number of messages or equivalent work, other receives run.
-WORK_NS = 20_000  # One unit of work is the time required to read and check a small message.
-WORK_BYTES = 16 * 1024  # Reading and checking this number of record bytes takes one unit of work.
+SCANNED_PER_RECEIVE_MAX = 300  # After this amount of work, other receives are processed.
+WORK_NS = 20_000  # A unit of work is the time required to read and check a small message.
+WORK_BYTES = 16 * 1024  # The number of record bytes that are read and checked in one unit of work.
 FILTER_CHARACTERS_MAX = 4_096
 FILTER_TAGS_MAX = 2_048
 FILTER_DEPTH_MAX = 50
 FILTER_TERMS_MAX = 128
-FILTER_MARKS_MAX = 1_024  # Parsing each opening parenthesis or comma takes 8 us.
-FILTER_PASSES_MAX = 128  # For 16 KiB, all CONTAINS passes over a property take 8 ms.
+FILTER_MARKS_MAX = 1_024  # Parsing an opening parenthesis or a comma takes 8 us.
+FILTER_PASSES_MAX = 128  # This number of passes over a 16 KiB property takes 8 ms.
 FILTER_NUMBER_CHARACTERS_MAX = 128
 FILTER_NUMBERS_KEPT_MAX = 4_096
 FILTERS_KEPT_MAX = 512
-# The limit applies per topic. A message skipped by a receive is checked against all filters.
+# The limit applies to each topic. A message skipped by a receive is checked against all filters of the group.
 FILTERS_PER_GROUP_MAX = 8
-FILTERS_WORK_MAX = 900  # The limit is in WORK_NS per 16 KiB message. All filters of a group take up to 18 ms.
-FILTERS_BYTES_MAX = 64 * 1024 * 1024  # The filters of all groups may have this total size.
-# The interval allows for a rolling update and for the restart of a killed client.
+FILTERS_WORK_MAX = 900  # The unit is WORK_NS per 16 KiB message. The filters of a group take up to 18 ms.
+FILTERS_BYTES_MAX = 64 * 1024 * 1024  # The maximum total size of the filters of all groups.
+# The interval is longer than a rolling update or the restart of a killed client.
 FILTER_IDLE_MS = 5 * 60_000
-FILTER_STEP_MS = 60_000  # A longer interval between two receives does not count as idle time.
+FILTER_STEP_MS = 60_000  # Longer intervals between receives are not counted as idle time.
 FILTER_LOOK_MS = 10_000
-FILTER_SETTINGS_MS = 6 * 60_000  # Official clients repeat their settings at intervals of 5 minutes or more.
-FILTER_CLIENT_MS = 120_000  # A client that sends no heartbeat for this time releases its filter.
-FILTER_CLIENTS_MAX = 10_000  # The last filter is stored for this number of clients.
+FILTER_SETTINGS_MS = 6 * 60_000  # Official clients send their settings again after 5 minutes or more.
+FILTER_CLIENT_MS = 120_000  # The filter of a client is released after this time without a heartbeat.
+FILTER_CLIENTS_MAX = 10_000  # The maximum number of clients whose last filter is stored.
 
 CHECK_IMMUNITY_MS = 6_000
 CHECK_INTERVAL_MS = 10_000
@@ -153,10 +153,10 @@ CHECK_INTERVAL_MS_MAX = 300_000
 CHECK_COUNT_DEFAULT = 15
 CHECK_COUNT_MAX = 10_000
 CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
-# A new producer triggers up to this number of check-backs. Each check-back triggers another.
+# The maximum number of transaction check-backs triggered by a new producer. Each one triggers another.
 CHECKS_WOKEN_MAX = 32
 HALVES_LOOKED_AT_ONCE = 250
-HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # The half messages have records in keep files.
+HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # The limit applies to half messages in keep files.
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
@@ -164,8 +164,8 @@ DEDUPE_MS = 600_000
 TIMER_HISTORY_MS = 7 * 86_400_000
 DELIVERIES_PER_TICK_MAX = 2_000
 RELEASE_PER_SECOND_MAX = 1_000_000
-SCHEDULER_PER_TICK_MAX = 500  # expired leases and due check-backs, 10 to 20 us each
-TIMER_RUN_MIN = 32  # the minimum number of due timers that are delivered as columns
+SCHEDULER_PER_TICK_MAX = 500  # The limit applies to expired leases and transaction check-backs.
+TIMER_RUN_MIN = 32  # The minimum number of due timers that are delivered as columns.
 
 SCHEDULE_COUNT_MAX = 10_000
 SCHEDULE_NAME_CHARACTERS_MAX = 100
@@ -180,17 +180,18 @@ SCHEDULE_PREVIEW_COUNT_MAX = 100
 SCHEDULE_SEARCHES_PER_TICK_MAX = 4_000
 SCHEDULE_SEARCH_MS = 9 * 366 * 86_400_000
 RECURRENCES_KEPT_MAX = 1_024
-OPEN_RECORD_BYTES_MAX = 1024 * 1024  # Above this limit, acknowledgements are split into several records.
+OPEN_RECORD_BYTES_MAX = 1024 * 1024  # Larger records are split.
 UNFLUSHED_BYTES_MAX = 4 * 1024 * 1024  # Above this limit, internal appends wait.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
-CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients wait.
-CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # Each record counts as at least this number of bytes.
-CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, appends of clients are rejected.
-# The limit applies to each event loop iteration. One call with several messages is always allowed.
+CALLERS_UNFLUSHED_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, client appends wait.
+CALLERS_UNFLUSHED_RECORD_BYTES = 20 * 1024  # The minimum size that is counted for a record.
+CALLERS_WAITING_BYTES_MAX = 64 * 1024 * 1024  # Above this limit, client appends are rejected.
+# The limit applies to each event loop iteration. A single call may exceed the limit.
 CALLS_PER_TURN_MAX = 256
-# The limit applies to the requests of an event loop iteration. One message is always allowed.
+# The limit applies to the total request size in an event loop iteration. A single message may exceed the
+# limit.
 CALLS_PER_TURN_BYTES_MAX = 8 * 1024 * 1024
-CALLER_WAITING_BYTES = 1024  # Each waiting call counts as this number of bytes plus its message.
+CALLER_WAITING_BYTES = 1024  # The overhead that is counted for each waiting call.
 TIMERS_PER_TOPIC_MAX = 200_000_000
 CLOCK_BACK_MS_MIN = 50
 CLOCK_JUMP_MS_MIN = 1_000
@@ -202,53 +203,51 @@ HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
 
-# The streams are shared by long polls and all other calls.
+# Long polls and all other calls share these streams.
 CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX
-CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # Each connected client has at least one open stream.
-STREAM_WINDOW_BYTES = 1024 * 1024  # A request may have this number of unread bytes.
+CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # Each client has at least one open stream.
+STREAM_WINDOW_BYTES = 1024 * 1024  # The maximum number of unread bytes of a request.
 CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
-# The headers of all open calls may have this total size. Further calls are rejected.
+# The maximum total size of the headers of all open calls. Above this limit, calls are rejected.
 CONNECTION_HEADERS_BYTES_MAX = 2 * 1024 * 1024
-HEADERS_COUNT_MAX = 128  # A header block may contain this number of fields.
-HEADER_BLOCK_BYTES_MAX = (
-    2 * HEADERS_BYTES_MAX
-)  # Blocks up to this size are rejected. A larger block ends the connection.
-# The time limit applies to a whole frame, to a header block that spans several frames, and to a preface.
+HEADERS_COUNT_MAX = 128  # The maximum number of fields in a header block.
+HEADER_BLOCK_BYTES_MAX = 2 * HEADERS_BYTES_MAX  # Above this size, a header block closes the connection.
+# The time limit applies to a frame, to a header block that spans several frames, and to the preface.
 FRAME_MS_MAX = 20_000
-IDLE_FRAMES_MAX = 2_000  # A burst may contain this number of frames that make no progress.
+IDLE_FRAMES_MAX = 2_000  # The maximum number of frames without progress in a burst.
 IDLE_FRAMES_PER_SECOND = 100
-IDLE_DATA_BYTES_MAX = 16  # A DATA frame of up to this size does not count as progress.
+IDLE_DATA_BYTES_MAX = 16  # A DATA frame up to this size is not counted as progress.
 PING_INTERVAL_MS_MIN = 10_000
-# Each connection may process this number of frames per event loop iteration. Other work counts as one frame
-# per 10 us.
+# The maximum number of frames processed per connection in an event loop iteration. Other work is counted as
+# one frame per 10 us.
 WORK_PER_TURN_MAX = 32
-REQUEST_MS_MAX = 30_000  # The time to transfer the request at the minimum rate is added.
+REQUEST_MS_MAX = 30_000  # The time to transfer the request at the minimum rate is added to this limit.
 REQUEST_BYTES_PER_SECOND_MIN = 8 * 1024
-# The limit applies to incomplete requests and to unread messages of request streams.
+# The limit applies to incomplete requests and to unread messages in request streams.
 REQUESTS_BYTES_MAX = 8 * REQUEST_BYTES_MAX
 REQUESTS_PER_CONNECTION_BYTES_MAX = 2 * REQUEST_BYTES_MAX
-REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # A message may have this decompressed size.
-UNPACKED_RATIO_MAX = 32  # A message is expected to have at most this compression ratio.
-UNPACKED_BYTES_FREE = 512 * 1024  # A message may exceed the expected ratio by this number of bytes.
-# Each connection may decompress this amount per event loop iteration, or one message.
+REQUEST_UNPACKED_BYTES_MAX = 2 * BODY_BYTES_MAX  # The maximum decompressed size of a request message.
+UNPACKED_RATIO_MAX = 32  # The expected maximum compression ratio.
+UNPACKED_BYTES_FREE = 512 * 1024  # The number of bytes that may exceed the expected ratio.
+# The maximum number of bytes decompressed per connection in an event loop iteration, or one larger message.
 UNPACKED_PER_TURN_BYTES = 512 * 1024
-UNPACKED_BYTES_PER_FRAME = 1024  # Each 1 KiB above the ratio counts as one frame without progress.
+UNPACKED_BYTES_PER_FRAME = 1024  # Each 1 KiB above the ratio is counted as a frame without progress.
 QUESTION_BYTES_MAX = 64 * 1024  # A request that opens a stream is kept in memory until the stream ends.
-CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # A connection may have this amount of unread response data.
+CONNECTION_UNREAD_BYTES_MAX = 64 * 1024 * 1024  # The maximum unread response data of a connection.
 # The limit applies to all connections together.
 UNREAD_BYTES_MAX = ANSWERS_BYTES_MAX + COMMANDS_WAITING_ALL_BYTES_MAX
-UNREAD_MS_MAX = 60_000  # A client must read some of its response data within this time.
-WATCHES_MAX = 16_384  # A broker serves this number of concurrent health watches.
-HANDSHAKES_MAX = 64  # A slow TLS handshake releases its slot.
+UNREAD_MS_MAX = 60_000  # A client must read some response data within this time.
+WATCHES_MAX = 16_384  # The maximum number of concurrent health watches.
+HANDSHAKES_MAX = 64  # The maximum number of concurrent TLS handshakes, excluding slow handshakes.
 HANDSHAKE_SLOT_MS_MAX = 500
 HANDSHAKE_MS_MAX = 10_000
 
-HTTP_BODY_BYTES_MAX = 512 * 1024  # A 64 KiB schedule fits even if every character is escaped.
-# A body of BODY_BYTES_MAX in base64, plus properties, fits. Parsing takes 16 ms.
+HTTP_BODY_BYTES_MAX = 512 * 1024  # A 64 KiB schedule fits even if all characters are escaped.
+# The limit allows for properties and a body of BODY_BYTES_MAX in base64. Parsing takes 16 ms.
 HTTP_MESSAGES_BYTES_MAX = 6 * 1024 * 1024
-HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # The bodies of concurrent requests may have this total size.
-HTTP_BODY_VALUES_MAX = 10_000  # The values of a JSON body include names and brackets.
-HTTP_FIELDS_MAX = 5_000  # A call checks this number of fields. Reporting 1,000 errors takes 1 ms.
+HTTP_BODIES_BYTES_MAX = 64 * 1024 * 1024  # The maximum total body size of concurrent requests.
+HTTP_BODY_VALUES_MAX = 10_000  # Names and brackets in a JSON body are also counted.
+HTTP_FIELDS_MAX = 5_000  # The maximum number of fields in a call. Reporting 1,000 errors takes 1 ms.
 HTTP_TIMERS_VALUES_MAX = 100_000
 HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
@@ -256,16 +255,16 @@ HTTP_CONNECTIONS_MAX = 2_048
 HTTP_CONNECTIONS_PER_ADDRESS_MAX = 1_536
 HTTP_POLLS_MAX = 1_536  # The remaining connections are reserved for calls other than long polls.
 HTTP_POLLS_PER_ADDRESS_MAX = 1_152
-HTTP_FORWARDED_MAX = 256  # concurrent requests of a follower to the leader, with one thread each
+HTTP_FORWARDED_MAX = 256  # The maximum number of concurrent forwarded requests, which use one thread each.
 TOPIC_RETENTION_MS_MIN = 1_000
 TOPIC_RETENTION_MS_MAX = 100 * 366 * 86_400_000
 TASK_SLICE = 50
-FILTER_PROPERTIES_MAX = 20  # A timer filter may contain up to this number of properties.
+FILTER_PROPERTIES_MAX = 20  # The maximum number of properties in a timer filter.
 DEAD_LETTERS_LOOKED_AT_ONCE = 32
 DEAD_LETTERS_LOOKED_AT_MAX = 50_000
 TIMERS_LOOKED_AT_FIRST = 250
 TIMERS_LOOKED_AT_MIN = 64
-TIMERS_LOOK_WORK_MAX = 250  # The limit is in WORK_NS and applies to timer records that are read together.
+TIMERS_LOOK_WORK_MAX = 250  # The unit is WORK_NS. The limit applies to timer records that are read together.
 TIMERS_LOOKED_AT_MAX = 64_000
 TASKS_RUNNING_MAX = 4
 TASKS_KEPT_MAX = 100

@@ -4,15 +4,15 @@ The lock consists of a POSIX record lock on byte 0 of the file `lock` and a fold
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
 record lock applies to an inode. If the file is deleted and created again, a second broker can lock the new
-file while the first broker is still writing. In addition, a process loses a POSIX record lock as soon as it
-closes any descriptor of the file. The folder lock (flock) does not have these weaknesses. A folder that
-contains the store cannot be deleted, and the lock belongs to a single descriptor. Both locks are acquired
-before any other file of the store is read. When the process ends, the kernel releases both locks. If the file
-system does not support folder locks (NFS), only the byte is locked.
+file while the first broker is still writing. In addition, a process loses its POSIX record lock on a file as
+soon as it closes any descriptor of the file. The folder lock (flock) does not have these weaknesses. A folder
+that contains files cannot be deleted, and the lock belongs to a single open file description. Both locks are
+acquired before any other file of the store is read. When the process ends, the kernel releases both locks. If
+the file system does not support folder locks, as is the case for NFS, only the POSIX record lock is used.
 
 Every writer of a store acquires the lock. The lock also reserves the store of a cluster node
-(`layout.CLUSTER`) for that node. Records of another writer would not be in the shared log, and would be
-removed later.
+(`layout.CLUSTER`) for that node. Records appended by any other process would not be in the shared log, and
+would later be removed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-"""The error numbers that are caused by the disk rather than by the choice of the folder."""
+"""The error numbers that indicate a disk problem rather than an unsuitable folder."""
 HOLDER_BYTES = 32
-"""The size of the text that identifies the holder. The text is overwritten in place, so it can be written
-even if the disk is full."""
+"""The size of the text that identifies the holder. The text is overwritten in place, so that it can usually
+be written even if the disk is full."""
 
 
 def lock_folder(folder: int) -> None:
-    """Lock a folder through its descriptor, or raise BlockingIOError if another process holds the lock."""
+    """Lock an open folder, or raise BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -55,7 +55,7 @@ class StoreLock:
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Acquire the lock. If another process holds it, raise `StoreLocked` with the name of the holder.
+        """Acquire the lock, or raise `StoreLocked` if another process holds it.
 
         Raise `StoreOfCluster` if the store belongs to a cluster node and `is_node` is false. Raise `NoRoom`
         if the disk is full, `DiskFailed` if the disk fails, or `StoreError` if the folder cannot be used.
@@ -79,7 +79,8 @@ class StoreLock:
                 f"{self._root} is held by {holder}. Stop it, or choose another --store."
             ) from error
         self._descriptors = [descriptor, folder]
-        # The text that identifies the holder is informational, and a full disk must not prevent startup.
+        # The text that identifies the holder is informational, so a failure to write it must not prevent
+        # startup.
         with suppress(OSError):
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 

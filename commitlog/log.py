@@ -1,10 +1,11 @@
 """The CommitLog is a sequence of records stored in segments of equal size.
 
 A record never spans two segments. If a segment does not have enough room for a record and an 8-byte blank,
-the segment is closed with a blank. The remaining bytes stay zero, and the record is written at the start of
-the next segment. If a record is larger than a segment, it gets its own segment, which has the same length as
-the record. An append only collects bytes (see `commitlog.flush`). The record becomes visible to readers after
-its flush has succeeded. A log has only one writer.
+the segment is closed with a blank. The bytes after the blank remain zero, and the record is written at the
+start of the next segment. A record that is larger than a segment is stored in its own segment, which has the
+same length as the record. An append only adds the bytes of a record to the next flush (see
+`commitlog.flush`). The record becomes visible to readers after its flush has succeeded. A log has only one
+writer.
 
     first_offset      below this offset, segments may have been deleted, and only kept records can be read
                       (`commitlog.keep`)
@@ -13,9 +14,9 @@ its flush has succeeded. A log has only one writer.
                       <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a failed sync, a repeated sync of the same bytes must not be trusted. The log is opened again up to the
-end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the published
-offset.
+After a failed sync, a later successful sync of the same bytes must not be trusted. The log is opened again up
+to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
+published offset.
 
 Cost: An append adds one list entry per record. The segment that contains a record is found by binary search.
 Weak spot: Flushes may complete in any order, but the log is durable only up to the first incomplete flush.
@@ -50,9 +51,9 @@ _LENGTH_BYTES: Final = _LENGTH.size
 class CommitLog:
     """The log on a disk. The next record is appended at `end_offset`.
 
-    If `sync` is false, a flush is considered durable as soon as its bytes have been passed to the operating
-    system. In this mode, a power failure may destroy all bytes after `synced_offset`, which is advanced by
-    the syncs from `take_sync`.
+    If `sync` is false, a flush is considered durable as soon as the operating system has accepted the bytes.
+    In this mode, a power failure may destroy all bytes after `synced_offset`, which is advanced by the syncs
+    from `take_sync`.
     """
 
     def __init__(
@@ -64,13 +65,13 @@ class CommitLog:
         self.durable_offset = end_offset
         self.synced_offset = end_offset
         self.epoch = self._durable_epoch = 0
-        """The epoch of new records, and the epoch of the last records below the durable offset."""
+        """The epoch of new records, and the epoch of the last record below the durable offset."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
         self.imported_until: Final = imported.read(disk)
-        """The offset below which the log was imported (see `commitlog.imported`)."""
+        """The end offset of the imported part of the log (see `commitlog.imported`)."""
         self._gathered: list[Part] = []
         self._makes_segment = False
         self._flying: deque[Flush] = deque()
@@ -84,7 +85,7 @@ class CommitLog:
     def resume(self, end_offset: int) -> None:
         """Continue a durable log that recovery has truncated at `end_offset`.
 
-        All segment files have their full length.
+        All segment files must have their full length.
         """
         assert end_offset >= self.durable_offset, "what is durable is never cut"
         under_way = self._gathered or self._flying
@@ -107,17 +108,17 @@ class CommitLog:
     def append(self, new: Record) -> int:
         """Add a record to the next flush. Set and return the physical offset of the record."""
         new.physical_offset = self.end_offset
-        # If the record does not fit in the segment, it is encoded again, because the CRC covers the new
-        # offset.
+        # If the record does not fit in the segment, it is encoded again, because the CRC includes the
+        # physical offset.
         while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
         return new.physical_offset
 
     def gather(self, encoded: bytes) -> bool:
-        """Add a single record, which is encoded for `end_offset`, to the next flush.
+        """Add a single encoded record to the next flush. The record must be encoded for `end_offset`.
 
-        Return False if the record does not fit in the segment. In this case, the next segment has been
-        started, and `end_offset` has changed.
+        If the record does not fit in the segment, start the next segment and return False. In this case,
+        `end_offset` has changed, and the record must be encoded again.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -133,7 +134,7 @@ class CommitLog:
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """Return the number of records that fit in the current segment.
 
-        If the first record does not fit, a new segment is assumed.
+        If the first record does not fit, return the number of records that fit in a new segment.
         """
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
@@ -141,7 +142,7 @@ class CommitLog:
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def follow_to(self, offset: int) -> None:
-        """Close the segment if the leader's log continues at `offset` in the next segment."""
+        """Close the segment if the leader's log continues in the next segment, at `offset`."""
         if offset > self.end_offset:
             self._close_segment()
         assert self.end_offset == offset, "the log that is followed has other segments"
@@ -163,9 +164,9 @@ class CommitLog:
     def take_flush(self) -> Flush | None:
         """Return a flush of all collected parts, or None.
 
-        The result is None if there are no parts or if too many flushes are in progress. A flush that creates
-        a segment must be written before the next flush is taken. As a result, a segment never exists without
-        its predecessor, regardless of the order of the threads and the time of a crash.
+        Return None if no parts have been collected, or if too many flushes are in progress. A flush that
+        creates a segment must be written before the next flush is taken. As a result, no segment exists
+        without its predecessor, regardless of thread scheduling and the time of a crash.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -232,7 +233,7 @@ class CommitLog:
     def publish_replicated(self) -> None:
         """Publish the end of the log to processes that read the live log.
 
-        All records must be in the leader's log.
+        All records up to the end must be in the leader's log.
         """
         assert self.is_quiet, "a log that follows has nothing under way"
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
@@ -269,10 +270,10 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending positions (log offset, size, any value) with a single read.
+        """Yield the durable records at ascending (log offset, size, value) positions, using a single read.
 
-        Yield None for a record that is damaged or extends beyond the end of the read. To find the reason,
-        read the record separately with `read`.
+        Yield None instead of a record that is damaged or extends beyond the end of the read. To determine the
+        reason, call `read` for the record.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -304,7 +305,7 @@ class CommitLog:
     def abandon_sync(self, sync: Sync) -> None:
         """Take back a sync that was not performed after an earlier failure.
 
-        The sync is included in the next sync.
+        The sync was not performed because of an earlier failure.
         """
         self._unsynced_paths |= set(sync.paths)
 
@@ -315,7 +316,7 @@ class CommitLog:
     def segment_offsets(self) -> list[int]:
         """Return the first offsets of all segments in ascending order.
 
-        The segment for the next record is included.
+        The result includes the segment for the next record.
         """
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]

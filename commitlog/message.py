@@ -1,7 +1,7 @@
-"""Represents messages as seen by producers and consumers, independent of the protocol.
+"""Represents messages as sent by producers and received by consumers, independent of the protocol.
 
-A `Message` represents a message as seen by the user, and a `commitlog.record.Record` represents it as stored
-on disk. `commitlog.properties` converts between the two forms.
+A `Message` is a message in the form used by clients, and a `commitlog.record.Record` is a message in the form
+stored on disk. `commitlog.properties` converts between the two forms.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 Host = tuple[str, int]
-"""An address, which consists of an IP address as text and a port."""
+"""A network address, which consists of an IP address in text form and a port number."""
 
 
 class MessageType(Enum):
-    """The message type that a topic accepts. MIXED accepts all types except PRIORITY and LITE.
+    """The type of the messages that a topic accepts.
 
-    The values of the members are the names used by RocketMQ. In a topic of type PRIORITY, each queue has a
-    priority, and messages in a higher queue are delivered first. In topics of other types, the queues are
-    read in rotation, so a priority would have no effect. A topic of type LITE contains many lite topics. Each
-    message in the topic specifies a lite topic, and is delivered to the subscribers of that lite topic.
+    A topic of type MIXED accepts all types except PRIORITY and LITE. The member values are the names used by
+    RocketMQ. In a topic of type PRIORITY, each queue corresponds to a priority, and messages with a higher
+    priority are delivered first. In topics of other types, the queues are read in rotation, so a priority
+    would have no effect. A topic of type LITE contains many lite topics. Each message in such a topic belongs
+    to a lite topic, and is delivered to the subscribers of that lite topic.
     """
 
     NORMAL = "NORMAL"
@@ -36,9 +37,10 @@ class Message:
     """A message as sent by a producer or received by a consumer.
 
     `delivery_ms` is the delivery time in milliseconds since 1970, or None for immediate delivery. `gzip` is
-    true if the body is compressed during transport. `check_immunity_ms` is the time before the first
-    check-back of a half message, or None to use the topic's default. `priority` is None if the message has no
-    priority. The lowest priority is 0. `lite_topic` is the lite topic of the message within its topic.
+    true if the body is transmitted in gzip format. `check_immunity_ms` is the time before the first
+    transaction check-back for a half message, or None to use the topic's default. `priority` is None if the
+    message has no priority. The lowest priority is 0. `lite_topic` is the name of the lite topic to which the
+    message belongs.
     """
 
     topic: str

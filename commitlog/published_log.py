@@ -1,15 +1,15 @@
 """Provides other processes with access to the log of a store and the end of its readable part.
 
-A reader does not lock or write any file, and can therefore read the store of a running broker. The reader
-stops at the published durable offset, which is never beyond the end of the log on disk. If a store has no
-published offset, as is the case for Apache RocketMQ, the log ends at the last intact record of the last
+Readers do not lock or write any file, and can therefore read the store of a running broker. Readers stop at
+the published durable offset, which is never beyond the end of the log on disk. If a store has no published
+offset, as is the case for an Apache RocketMQ store, the log ends after the last intact record of the last
 non-empty segment.
 
-A cluster node publishes the offset up to which it has copied the part of the log that was accepted by the
-cluster. Later records in the node's files may not have been accepted, so no records are read until the node
-has published an offset.
+A cluster node publishes the end offset of its copy of the log, as far as this part of the log has been
+accepted by the cluster. The cluster may not have accepted later records in the node's files. Therefore, no
+records are read until the node has published an offset.
 
-Cost: The folder is listed once, and eight bytes are read from each segment.
+Cost: Opening a log requires one folder listing and a read of eight bytes from each segment.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A log file whose length is `segment_bytes`.
+    """A segment file with a length of `segment_bytes` bytes.
 
-    `next_offset` is the start of the next segment, if there is one. A file extends beyond `next_offset` if
-    its last record does (`commitlog.segments`). In this case, the next segment begins with zeros
+    `next_offset` is the start of the next segment, if there is one. A file may extend beyond `next_offset`
+    because its last record does (`commitlog.segments`). In this case, the next segment begins with zeros
     (`is_overlapped`).
     """
 
@@ -43,9 +43,9 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The end offset of the segment in the log.
+        """The log offset at which the segment ends.
 
-        If the file ends with a blank, the segment ends at the start of the next segment.
+        If the file ends with a blank, this offset is the start of the next segment.
         """
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
@@ -63,9 +63,10 @@ class Segment:
 class StoreLog:
     """The log of a store at a point in time.
 
-    If `ours` is true, the log was written by Tidewheel, and every record at or after `imported_until` has a
-    CRC. In any other log, records may have no CRC. `epoch` is the epoch at the end of the log, or an epoch
-    that begins there. `epoch` is 0 if the store was never in a cluster.
+    If `ours` is true, the log was written by Tidewheel, and every record at or above the offset
+    `imported_until` has a CRC. If `ours` is false, records may have no CRC. `epoch` is the epoch at the end
+    of the log, or a later epoch that begins at the end. `epoch` is 0 if the store has never belonged to a
+    cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -109,7 +110,8 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 def read_durable(store: Path) -> int | None:
     """Return the end of the readable log, or None if no readable offset is published.
 
-    Return 0 for a node that has not published an offset, because its files may contain a different history.
+    Return 0 for a node that has not published an offset, because the node's files may contain records that
+    are not in the shared log.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -131,7 +133,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the offset ranges that are not covered by any segment although later segments exist."""
+    """Return the offset ranges before the last segment that are not covered by any segment."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
