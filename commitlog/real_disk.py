@@ -1,10 +1,10 @@
 """Implements a thread-safe `Disk` on operating system files.
 
-A thread may delete a file while another thread is reading it. In this case, the read returns no bytes. A read
-never creates a deleted file again, because an empty segment would then remain for the next startup. A read
-also never reads from a different file (`commitlog.descriptors`). Files are not mapped into memory
-(`commitlog.view`). Every error message contains the path of the file. The guarantees of each method are
-documented in `commitlog.disk`.
+A thread may delete a file while another thread is reading the file. In this case, the read returns no bytes.
+A read never recreates a deleted file, because an empty segment would then be found at the next startup. A
+read also never returns bytes of a different file (`commitlog.descriptors`). Files are not mapped into memory
+(`commitlog.view`). Each error message includes the file path. The guarantees of each method are documented in
+`commitlog.disk`.
 
     write         pwrite to the page cache
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
@@ -15,9 +15,9 @@ documented in `commitlog.disk`.
 In this table, "the name" means an fsync of the folder that contains the file. The fsync is performed once for
 each file that the process has created or found.
 
-Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability depends on the
-kernel, which must report a failed write on every open file description. Linux has done this since version
-4.13. Other systems may report a failed write only once.
+Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability requires that
+the kernel report a failed write on every open file description, as Linux has done since version 4.13. Other
+systems may report a failed write only once.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class RealDisk:
         self._files = Descriptors(open_max, self._open, _sync)
         self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
-        """The files whose directory entries were made durable by this process. The directory entries of other
-        files may not be durable."""
+        """The files whose directory entries this process has made durable. Other directory entries may not be
+        durable."""
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -97,7 +97,7 @@ class RealDisk:
                 )  # A signal or a full disk may cause a short write.
                 while written < len(data):
                     written += os.pwrite(file.descriptor, data[written:], position + written)
-            # The flag is set after the write, because a concurrent sync may end before the write does.
+            # The flag is set after the write, because a concurrent sync may complete before the write does.
             finally:
                 file.is_unsynced = True
 
@@ -120,8 +120,8 @@ class RealDisk:
 
     def sync(self, path: str) -> None:
         file = self._files.take(path)
-        # The failure is read after the file has been acquired, because no other thread syncs and closes a
-        # file that is in use.
+        # The failure is read after the file has been taken, because other threads cannot close a file that is
+        # in use.
         failures_before = 0 if file is None else file.failed_syncs
         failure = self._files.take_failure(file, path)
         if file is None:
@@ -166,12 +166,12 @@ class RealDisk:
     ) -> None:
         """Sync a file that may also be synced by other threads at the same time.
 
-        If one of the concurrent syncs fails, all of them are considered failed. Linux reports a failed page
-        write once for each open file description. If two syncs shared an open file description, one of them
-        would receive the error, and the other would succeed even though its pages may be lost. Therefore,
-        each sync uses its own open file description. A sync also fails if another sync has failed since
-        `failures_before` was read. One open file description is kept for the next write, unless it would
-        report a failure again.
+        If one of several concurrent syncs fails, all of them are considered failed. Linux reports a failed
+        page write once for each open file description. If two syncs shared an open file description, one of
+        them would receive the error, and the other would succeed even though its pages may be lost.
+        Therefore, each sync uses its own open file description. A sync also fails if another sync has failed
+        since `failures_before` was read. One open file description is kept for the next sync, unless the
+        description would report an earlier failure again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -266,7 +266,7 @@ class RealDisk:
     def _writing(self, path: str) -> Iterator[OpenFile]:
         """Yield the open file for modification.
 
-        The file is created if it does not exist. Errors raised in the block contain the path.
+        The file is created if it does not exist. The file path is added to errors raised in the `with` block.
         """
         file = self._files.take(path, is_made=True)
         assert file is not None
@@ -288,12 +288,12 @@ class RealDisk:
         """Remove the state of a file or of all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
-        if os.path.isdir(self.root / path):  # The folder may not be listable.
+        if os.path.isdir(self.root / path):  # Listing the folder may fail.
             self._files.forget_within(f"{path}/")
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
     def _make_folder(self, folder: Path) -> None:
-        """Create a folder and any missing parent folders. Each creation is made durable."""
+        """Durably create a folder and any missing parent folders."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -302,7 +302,7 @@ class RealDisk:
     def _sync_folder(self, folder: Path) -> None:
         """Sync a folder, or raise `SyncFailed` with the path of the folder.
 
-        The path of the store itself is `.`.
+        The path of the store folder is `.`.
         """
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -341,7 +341,7 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 
 
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
-    """Write and sync in one system call.
+    """Write and sync data in a single system call.
 
     Raise `SyncFailed` on failure, or another OSError if the disk is full.
     """
@@ -357,7 +357,7 @@ def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> Non
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Add the path of the file to an error, and return the error."""
+    """Add the file path to an error, and return the error."""
     if error.filename is None:
         error.filename = path
     return error

@@ -1,8 +1,8 @@
 """Converts between `Record` objects and encoded CommitLog records, in the format of Apache RocketMQ.
 
-All integers are big-endian. The offsets in the table apply to IPv4 hosts. The host field of an IPv6 host has
-20 bytes instead of 8, which shifts the fields that follow. Fields are not padded or aligned. (See
-`MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
+All integers are big-endian. The offsets in the table apply to IPv4 hosts. The field for an IPv6 host occupies
+20 bytes instead of 8, so the offsets of the fields after it are higher. Fields are not padded or aligned.
+(See `MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
 
     offset width  field
     0      4      record_bytes         the whole record, including these 4 bytes
@@ -23,16 +23,16 @@ All integers are big-endian. The offsets in the table apply to IPv4 hosts. The h
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-The bits of sys_flag have the following meanings. Bit 0x1 means that the body is compressed. The compression
-type is stored in the bits 0x700 (see `commitlog.compression`). Bit 0x80 means that the record contains
-several messages (`commitlog.inner_batch`). The bits 0xC contain the transaction type. The values are 0
+The bits of sys_flag have the following meanings. Bit 0x1 is set if the body is compressed. The compression
+type is stored in the bits 0x700 (see `commitlog.compression`). Bit 0x80 is set if the record contains several
+messages (`commitlog.inner_batch`). The bits 0xC contain the transaction type. The transaction types are 0
 (none), 4 (half message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index
-records of type 12. Bit 0x10 means that the born host is an IPv6 address, and bit 0x20 means that the store
-host is an IPv6 address.
+records of type 12. Bit 0x10 is set if the born host is an IPv6 address, and bit 0x20 is set if the store host
+is an IPv6 address.
 
 In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. The value
-of the CRC property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is stored as
-ten decimal digits, with the least significant digit first. Therefore, any flipped bit in the record is
+of the `__CRC32#` property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is
+stored as ten decimal digits, with the least significant digit first. Any single-bit error in the record is
 detected.
 
 Weak spot: A CRC-32 only protects against accidental damage. A process with write access to the file can forge
@@ -86,7 +86,8 @@ HEAD_V4: Final = np.dtype(
      ("born_address", "V4"), ("born_port", ">u4"), ("store_ms", ">i8"), ("store_address", "V4"),
      ("store_port", ">u4"), ("reconsume_times", ">i4"), ("half_offset", ">i8"), ("body_bytes", ">i4")]
 )  # fmt: skip
-"""The fields before the body of a record with two IPv4 hosts, for processing many records as an array."""
+"""The layout of the fields that precede the body in a record with two IPv4 hosts. The layout is used to
+process many records as an array."""
 
 
 @dataclass(slots=True)
@@ -159,7 +160,7 @@ def encode_fields(
     `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if the length of the properties
     does not fit in the length field.
     """
-    # Without the 0x02, a reader would treat the CRC as part of the last property and would not find a CRC.
+    # Without the 0x02, a reader would treat the CRC property as part of the preceding property.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
@@ -215,7 +216,8 @@ def crc_text(crc: int) -> bytes:
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
     """Return the record at `position`, or raise `StoreDamaged` if its length fields are inconsistent.
 
-    The CRC property is removed from `properties`. The caller must verify it first by calling `crc_holds`.
+    The CRC property is removed from `properties`. The caller must first verify the CRC by calling
+    `crc_holds`.
     """
     try:
         return _decode(buffer, position)
@@ -224,7 +226,7 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 
 
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
-    """Return whether the bytes of a record include a matching CRC property."""
+    """Return whether an encoded record ends with a correct CRC property."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
@@ -271,7 +273,10 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return (packed address, is IPv6). Results for recurring hosts are cached."""
+    """Return the packed address of a host, and whether the address is an IPv6 address.
+
+    The results are cached.
+    """
     known = _addresses.get(host[0])
     if known is None:
         packed = ipaddress.ip_address(host[0]).packed
@@ -329,7 +334,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout of the fields before the body for a record with the given IPv6 bits."""
+    """Return the layout of the fields that precede the body, for the given IPv6 bits of `sys_flag`."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

@@ -1,4 +1,4 @@
-"""Recovers the end of the log after a shutdown or crash, and detects damage in the log.
+"""Determines the end of the log after a shutdown or crash, and detects damage to the log.
 
 Recovery checks the magic number, physical offset, and CRC of every record, starting at the first segment.
 Imported records are checked by the rules in `commitlog.imported`. When recovery finds bytes that are not a
@@ -6,8 +6,9 @@ valid record, the result depends on their offset:
 
 * Below the published durable offset, the bytes are treated as damage. The scan resumes at the next magic
   number that belongs to a record with the expected offset and a correct CRC. The damaged range is reported,
-  and no record after it is lost.
-* At or above the published durable offset, the bytes are treated as a torn tail, and the log ends there.
+  and no record after the damaged range is lost.
+* At or above the published durable offset, the bytes are treated as a torn tail, and the log ends before
+  these bytes.
 * If the file `durable` is damaged and contains no readable offset, any later intact record proves that the
   bytes are damage. The bytes are a torn tail only if no intact record follows.
 
@@ -18,20 +19,20 @@ The torn tail is removed durably before the first append, so that no stale recor
     3. the last segment is truncated at the end of the log and is extended to its full length with zeros
     4. the end offset of the log is published
 
-The process may end, or the disk may fail, during or between any of these steps. The next recovery finds the
-same end of the log, because only bytes after the end are deleted or truncated. If a segment file is too
-short, the missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that
-were dropped by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The
-rewrite is needed even if an earlier process wrote the pages.
+If the process ends or the disk fails during or between these steps, the next recovery finds the same end of
+the log, because only bytes after the end are deleted or truncated. If a segment file is too short, the
+missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that were dropped
+by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The rewrite is
+needed even if an earlier process wrote the pages.
 
-The tail of the log of a cluster node (`services.cluster.replica`) may be the only copy of its records.
-Therefore, the tail of a node is kept (`keep_tail` is called instead of `cut`). The tail is later compared
-with the records that are appended at the same offsets (`services.cluster.tail`).
+The log tail of a cluster node (`services.cluster.replica`) may contain the only copies of records. Therefore,
+the tail is kept on a cluster node (`keep_tail` is called instead of `cut`). The tail is later compared with
+the records that are appended at the same offsets (`services.cluster.tail`).
 
 A scan can begin at any record. If a snapshot exists, the scan begins at the offset of the snapshot. `check`
-only searches for damage. `check` skips intact records based on their lengths and CRCs, without decoding them.
+only searches for damage, and uses the lengths and CRCs of intact records to skip them without decoding.
 
-Cost: The log is read once from the start of the scan, which takes 26 us for a record of 1 KB, or 2 us with
+Cost: The log is read once from the start of the scan. Scanning a 1 KB record takes 26 us, or 2 us with
 `check`. The bytes after the published offset are written once. After `kill -9`, these bytes belong to the
 flushes that were in progress.
 
@@ -86,7 +87,7 @@ class FoundRecord(NamedTuple):
 
 
 class LogScan:
-    """A single pass over the log on a disk. After the pass, `end_offset` and `damaged` contain the result."""
+    """A single scan of the log on a disk. After the scan, `end_offset` and `damaged` contain the result."""
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class LogScan:
     ) -> None:
         """Prepare a scan. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
-        The log below `start_at` is known to be durable and is not read. Records after `stop_at` were not
-        acknowledged and are dropped. Unreadable bytes before `stop_at` are treated as damage. If
+        The log below `start_at` is known to be durable and is not read. Records at or above `stop_at` were
+        not acknowledged and are dropped. Invalid bytes below `stop_at` are treated as damage. If
         `may_lack_segments` is true, a missing segment between two existing segments is also treated as
         damage.
         """
@@ -135,7 +136,7 @@ class LogScan:
             pass
 
     def checking(self) -> Iterator[int]:
-        """Scan the log in the same way as `check`, and yield the log offset after each read."""
+        """Scan the log as `check` does, and yield the current log offset after each read."""
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
@@ -153,14 +154,14 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self, epoch: int = 0) -> None:
-        """After the scan, remove or zero all bytes after `end_offset`, and make all preceding bytes durable.
+        """Remove or zero all bytes after `end_offset`, and make all preceding bytes durable.
 
-        `epoch` is the epoch at the end of the log according to the records. If OSError is raised, the next
-        recovery completes the operation.
+        This method is called after the scan. `epoch` is the epoch at the end of the log according to the
+        records. If OSError is raised, the next recovery completes the operation.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
-        # The last segment is deleted first, so that a crash leaves fewer segments but never a hole.
+        # The last segment is deleted first, so that a crash between deletions never leaves a hole.
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
@@ -200,7 +201,7 @@ class LogScan:
     def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
         """Extend each segment to its full length.
 
-        The part after the end of the log is filled with zeros unless the tail is kept.
+        Unless the tail is kept, all bytes after the end of the log are set to zero.
         """
         # The size of the last segment is specified in the file `format`. Every other segment ends where the
         # next segment begins.
@@ -214,12 +215,13 @@ class LogScan:
                 self._disk.allocate(path, end - first_offset)
         for end, following in zip(ends, kept[1:], strict=False):
             self._fill(end, following)
-        # The last segment is larger than the others if it contains a record that is larger than a segment.
+        # The last segment is longer than the other segments if it contains a record that is larger than a
+        # segment.
         last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Allocate missing segments. The records of missing segments are reported as damaged."""
+        """Allocate missing segments. The scan reports their log ranges as damaged."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -246,12 +248,12 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return the end of a segment.
+        """Return the end offset of a segment.
 
         Unless segments are missing, a segment ends at the start of the next segment. In earlier releases,
-        `CommitLog.take_flush` did not wait for the flush that creates a segment, so a kill could leave a gap
-        between segments. The gap existed if a later flush had created its segment before an earlier flush had
-        created the preceding segment.
+        `CommitLog.take_flush` did not wait for the flush that creates a segment. If the process was killed
+        after a later flush had created a segment but before an earlier flush had created the preceding
+        segment, the log had a gap.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -274,13 +276,13 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether an intact record in this or a later segment proves that the log continues."""
+        """Return whether this segment or a later segment contains an intact record."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Record the bytes from the current end up to `end_offset`, where the log continues, as damaged."""
+        """Record that the bytes from the current end up to `end_offset` are damaged."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -289,9 +291,9 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next segment begins after the end of a full segment. The segment is not
-        missing if the preceding file, or the blank at its end, extends to the next segment. The segments of a
-        log may have different sizes (see `commitlog.segments`).
+        A segment is missing if the next segment file begins after the end of the preceding full segment.
+        However, no segment is missing if the preceding file, or the blank at the end of the file, extends to
+        the next segment. The segments of a log may have different sizes (see `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
@@ -314,7 +316,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether a position contains an intact record with the log offset `offset`, or a blank."""
+    """Return whether an intact record with the log offset `offset`, or a blank, begins at a position."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -324,11 +326,11 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return the offset up to which a new core trusts the log.
+    """Return the offset up to which the log is trusted when a new core replaces another core in the process.
 
-    The new core replaces another core in the same process. The result is not lower than the acknowledged
-    offset of the replaced core. A flush that was in progress when that core was discarded may have succeeded
-    and published a higher offset. Raise OSError if the disk fails.
+    The result is at least the acknowledged offset of the replaced core. The result is higher if a flush that
+    was in progress when the core was discarded has published a higher offset. Raise OSError if the disk
+    fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 
@@ -347,9 +349,9 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
     record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
-    # A message body may contain complete records (for example, if a log is sent as a message), and a tail may
-    # contain stale records. Such records can be recognized by their physical offsets. The offset is checked
-    # before the CRC because this check is cheaper.
+    # A message body may contain complete records (for example, if part of a log is sent as a message), and a
+    # tail may contain stale records. Such records are recognized by their physical offsets. The offset is
+    # checked before the CRC, because checking the offset takes less time.
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
@@ -361,8 +363,8 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 def _sound_from(view: View, position: int, first_offset: int) -> int:
     """Return the end of the contiguous intact records that begin at a position, within a single read.
 
-    `_record_at` would find the same records, but would also decode them. If there is no intact record, return
-    the position itself.
+    If no intact record begins at the position, return the position itself. In contrast to `_record_at`, this
+    function does not decode records.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -382,7 +384,7 @@ def _sound_from(view: View, position: int, first_offset: int) -> int:
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:
-    """Return whether a position contains the blank at the end of a segment of `until` bytes."""
+    """Return whether the blank that closes a segment of `until` bytes begins at a position."""
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])

@@ -9,16 +9,16 @@ A segment is deleted only if it is covered by two snapshots, and the last segmen
     disk used >= 85 %           the oldest covered segment, of any age      no
 
 If there is no age or size limit, no segments are deleted, even if the disk is full. At 90 % disk usage, new
-messages are also rejected (`services.broker.housekeeping`). If records in a segment are still needed, they
-are copied to a keep file before the segment is deleted (`commitlog.keep`).
+messages are also rejected (`services.broker.housekeeping`). Records that are still needed are copied to a
+keep file before their segment is deleted (`commitlog.keep`).
 
     `KeepFileWrite.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
     `Deletion.run`        deletes the segments, oldest first
 
-Cost: `cut_offset` examines the segments to be deleted and one more segment. Each retention run writes one
-keep file. Weak spot: A segment is deleted based on its newest record, so the log may exceed the limits by one
-segment.
+Cost: The function `cut_offset` examines the segments to be deleted and one additional segment. Each retention
+run writes one keep file. Weak spot: The age of a segment is that of its newest record, so the log may exceed
+the limits by one segment.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """The maximum age and size of the log, or None.
+    """The maximum age and size of the log.
 
-    `group_pin_ms` limits the time for which a lagging group can prevent deletion.
+    A value of None means that there is no limit. `group_pin_ms` limits the time for which a lagging group can
+    prevent deletion.
     """
 
     age_ms: int | None = None
@@ -117,24 +118,24 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 class KeepFileWrite:
     """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
-    The first step may run once the log is durable up to `durable_at`, because records that end half messages
-    must be durable. Then, a retention record is appended. When this record is durable, the second step
-    (`Deletion`) is run.
+    The first step may run as soon as the log is durable up to `durable_at`, because records that end half
+    messages must be durable. Afterwards, a retention record is appended. When the retention record is
+    durable, the second step (`Deletion`) is run.
 
     The process may end between any two of these steps. A new keep file includes all records of an existing
-    keep file with the same name, and replaces it by renaming. Therefore, records from an earlier attempt are
-    never lost, even if their segments have been deleted.
+    keep file with the same name, and atomically replaces the existing file. Therefore, records from an
+    earlier attempt are never lost, even if their segments have been deleted.
     """
 
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """The records from earlier attempts, of which there may be up to a million. The worker looks up these
-    records when it runs."""
+    """The records from earlier attempts. The worker thread looks up these records, because there may be up to
+    a million of them."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
-    """The positions of the records in the keep file, which are known after the file has been written."""
+    """The positions of the records in the keep file, which are set when the file is written."""
 
     def run(self, disk: Disk) -> None:
         """Write the keep file and sync its folder, in a worker thread. Raise OSError if the disk fails."""
@@ -175,8 +176,8 @@ class Deletion:
     """The second step of a retention run, which deletes the segments below `cut_offset`.
 
     If flushes are asynchronous, the retention record may not be on disk yet. Therefore, `unsynced_paths` are
-    synced first. `derived_paths` are other files that are no longer useful after the segments have been
-    deleted. If a file in `derived_paths` cannot be deleted, a later retention run tries again.
+    synced first. `derived_paths` contains other files that are not needed after the segments have been
+    deleted. If a file in `derived_paths` cannot be deleted, a later retention run retries the deletion.
     """
 
     cut_offset: int
@@ -192,8 +193,8 @@ class Deletion:
         Raise OSError if the disk fails. If `SyncFailed` is raised for a segment, the log must be opened
         again.
         """
-        # The retention record may be in a file that is not on disk yet. Without the sync, a power failure
-        # could leave a log whose first segments are missing although it contains no retention record.
+        # The retention record may be in a file that is not on disk yet. Without the sync, the log could be
+        # missing its first segments and contain no retention record after a power failure.
         for path in self.unsynced_paths:
             disk.sync(path)
         self.gone.extend(delete_some(disk, self.derived_paths))

@@ -7,8 +7,8 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-The free space must also be sufficient for a reserve file with the size of a segment. The segment size is
-chosen once, when the store is created. The segment size can be specified with `--segment-bytes`.
+There must also be enough free space for a reserve file, which is the same size as a segment. The segment size
+is chosen when the store is created, and can be specified with the option `--segment-bytes`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""The minimum free space in segments, which includes the log, the reserve, the next segment, and other
-files."""
+"""The minimum free space, as a number of segments. The space is used for the log, the reserve, the next
+segment, and other files."""
 MIB: Final = 1 << 20
 
 
@@ -38,8 +38,8 @@ def segment_bytes_for(free_bytes: int) -> int:
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
     """Return the segment size in bytes for a new store.
 
-    The result is `wanted` or a size that fits the volume. Raise `NoRoom` if a new store with this segment
-    size would not have enough space to store a message.
+    The result is `wanted`, if specified, or a size that is suitable for the volume. Raise `NoRoom` if the
+    volume does not have enough free space for a store with this segment size.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

@@ -1,12 +1,12 @@
 """Manages the segments of a log.
 
-The segment that contains a log offset is found by file name, and is never computed by division.
+The segment that contains a log offset is determined from the file names, and never by division.
 
 A segment begins at the log offset in its file name and ends at the start of the next segment. The size of the
-last segment is specified in the file `format`, which is written once when the store is created. Therefore, a
-store with segments of different sizes is read in the same way as any other store. In version 1, the size was
-derived from the files, and a kill at the wrong moment could leave segments of different sizes. In a store of
-version 1, a record that did not fit in a segment may also extend beyond the start of the next segment.
+last segment is specified in the file `format`, which is written once when the store is created. Therefore,
+segments of a store may have different sizes. In version 1, the segment size was derived from the files, and
+segments could have different sizes after the process was killed. In a store of version 1, a record that is
+larger than a segment may also extend beyond the start of the next segment.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Return the segments whose files are on disk, or raise `StoreError` if there is any other file."""
+        """Return the segments on a disk, or raise `StoreError` if the folder contains any other file."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk, end_offset: int) -> None:
-        """Update the list with the segments that are on disk and begin before the end of the log.
+        """Reload the list of segments, excluding segments that begin at or after the end of the log.
 
-        The end of the log may be followed by a tail that was kept (`LogScan.keep_tail`). Raise `StoreError`
-        if there is any other file.
+        Segments after the end of the log may contain a tail that was kept (`LogScan.keep_tail`). Raise
+        `StoreError` if the folder contains any other file.
         """
         self._firsts = [first for first in layout.segment_offsets(disk) if first < end_offset]
 
@@ -62,7 +62,7 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the path of the file that contains a log offset, and the byte position within the file.
+        """Return the path of the file that contains a log offset, and the byte position of the offset.
 
         Raise `StoreDamaged` if the segment that contains the offset was deleted.
         """
@@ -79,7 +79,7 @@ class Segments:
     def cut(self, first_offset: int) -> None:
         """Remove the segments that end at or before a log offset. The last segment is never removed."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
-        self._firsts = self._firsts[place:]  # Another thread may still be reading the old list.
+        self._firsts = self._firsts[place:]  # Other threads may be reading the old list.
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
         """Return the first offsets of the segments that overlap the range between two log offsets."""

@@ -1,20 +1,20 @@
-"""Defines the interface of a sink.
+"""Defines the interface of log sinks, which store the bytes of flushes.
 
-A sink receives the bytes of flushes, and may be the segment files on the local disk.
+An example of a sink is the set of segment files on the local disk.
 
     append(first_offset, parts, epoch)    contiguous parts of the log, starting at `first_offset`
 
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts are contiguous, and include the end of a segment. A sink that receives all parts has a byte-for-byte
-   copy of the log, even if it uses different segments. The sink can therefore compute a chained checksum over
-   the log.
-2. The unused end of a segment (undefined in RocketMQ, zeros in Tidewheel) is passed to a sink only as a
-   length. Therefore, the unused end of a 1 GiB segment uses only eight bytes in a sink.
-3. A sink accepts up to `appends_max` concurrent appends, which must begin in the order of their offsets. When
-   an append returns, its parts are stored with the durability that the sink guarantees. If an append raises
-   OSError, the state of its parts is unknown, and the core must not continue.
+1. Parts are contiguous, and include the unused bytes at the end of a segment. A sink that has stored all
+   parts contains a byte-for-byte copy of the log, even if its segment size is different. Therefore, a sink
+   can compute a chained checksum of the log.
+2. The unused bytes at the end of a segment (undefined in RocketMQ, zeros in Tidewheel) are passed to a sink
+   only as a length. Therefore, a sink needs only eight bytes to represent the unused end of a 1 GiB segment.
+3. A sink accepts up to `appends_max` concurrent appends, which must be started in the order of their offsets.
+   When an append returns, the parts have been stored with the durability that the sink guarantees. If an
+   append raises OSError, the state of the parts is unknown, and the core must not continue.
 4. `epoch` is the epoch of the leader that initiated the append (`services.broker.spine.epoch`). A sink with
    several writers rejects an epoch that is older than the newest known epoch. A disk has only one writer,
    because the store is locked.
@@ -22,7 +22,7 @@ A sink receives the bytes of flushes, and may be the segment files on the local 
 A shared log is another kind of sink, which stores the parts after the local sink has stored them.
 
 Cost on a local disk: One write and one sync are required for each segment of a flush. Weak spot: A flush that
-begins a segment must also allocate it, so this flush and all later flushes wait for the file system.
+begins a segment must also allocate the segment, which delays this flush and all later flushes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """A number of zero bytes in the log, which are neither stored in memory nor sent."""
+    """A sequence of zero bytes in the log, which is represented only by its length."""
 
     __slots__ = ("_length",)
 
@@ -72,8 +72,7 @@ class SegmentFiles:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """True if the reserve was deleted to make room for a new segment and the deletion has not been
-        handled yet."""
+        """True if the reserve was deleted to make room for a segment and has not been replaced yet."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Write the bytes for each segment in log order. New segments are allocated first."""
@@ -86,12 +85,12 @@ class SegmentFiles:
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """Return (log offset, bytes) for the data to write to each segment.
+        """Return a (log offset, bytes) pair for the data to be written to each segment.
 
-        Zeros are omitted, because they are allocated.
+        Zeros are omitted, because allocated space contains zeros.
         """
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
-            return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # zeros would reach the end
+            return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # Zeros reach the end.
         shares = []
         placed = zip(accumulate(map(len, parts), initial=first_offset), parts, strict=False)
         for _, share in groupby(placed, lambda one: self._segments.first_of(one[0])):

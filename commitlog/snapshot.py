@@ -1,7 +1,7 @@
-"""A snapshot contains the state of all parts of the broker at a log offset.
+"""Reads and writes snapshots. A snapshot contains the state of all parts of the broker at a log offset.
 
-With a snapshot, recovery does not need to read the log from the beginning, and retention can delete the log
-before the snapshot.
+A snapshot allows recovery to skip the log before the snapshot offset, and allows retention to delete this
+part of the log.
 
 A snapshot at offset S contains the state after all records below S. A snapshot at offset S is taken when the
 log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
@@ -18,9 +18,9 @@ Cost: The time required depends on the size of the state, not on the size of the
 always written as a whole, and is read into memory as a whole at startup.
 
 A large table is captured as dictionaries that are never modified again (`Rows`, `commitlog.table`). If the
-values of a table are modified in place, the table is captured as rows that the event loop copies later in
+values of a table are modified in place, the table is captured as rows that the event loop later copies in
 batches (`commitlog.deferred_rows`). A worker thread converts the rows to JSON while it writes the snapshot.
-The rows are converted in small groups, so that other threads can run in between. When the state is captured,
+The rows are converted in small groups, so that other threads can run between groups. To capture the state,
 the event loop copies dictionaries of references, but no rows.
 """
 
@@ -47,7 +47,8 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by name, as JSON types. Large tables are `Rows` or `DeferredRows`.
+"""The state of each part of the broker, as JSON types, keyed by name. Large tables are `Rows` or
+`DeferredRows`.
 
 The state of a part is either a large table or a dictionary in which some values are large tables.
 """
@@ -93,7 +94,7 @@ class Snapshot:
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables whose rows have not been copied yet."""
+        """Return the tables whose rows have not all been copied."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
@@ -131,7 +132,7 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return all intact snapshots except `start`. The files that they list must also be kept."""
+    """Return all intact snapshots except `start`. The files listed in these snapshots must also be kept."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
@@ -173,7 +174,7 @@ def _body(stored: bytes, offset: int) -> bytes | None:
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raise `StoreDamaged` if the state before `log_first_offset` is in neither a snapshot nor the log."""
+    """Raise `StoreDamaged` if there is no snapshot although the log does not begin at offset 0."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -187,7 +188,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in small pieces, so that other threads can run in between."""
+    """Yield JSON in small pieces, so that other threads can run between pieces."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):

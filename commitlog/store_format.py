@@ -6,14 +6,16 @@
                    line feed
 
 The first release uses version 1, and each release can open the stores of the previous release. A store with a
-later version is rejected (`StoreTooNew`). Programs before the first release wrote a number without the name.
-Releases reject the stores of such programs (`StoreTooOld`), and such programs reject the stores of releases.
+later version is rejected (`StoreTooNew`). Programs that predate the first release wrote only a version number
+to the file. Released programs reject the stores of these programs (`StoreTooOld`), and these programs reject
+the stores of released programs.
 
-The segment size is written only once, when the store is created. The segment size is written to a new file
-that is synced and renamed. The segment size is stored only in the file `format`, and is not derived from the
-lengths of other files. If the file is damaged, the size is derived from the segments, and the damage is
-reported. If the file is missing, a folder with a commitlog is considered a Tidewheel store only if it
-contains a file that no other program writes. Therefore, a store of Apache RocketMQ is never modified.
+The segment size is written only when the store is created. The file is written under a temporary name,
+synced, and then renamed. Normally, the segment size is read from the file `format`, and is not derived from
+the lengths of other files. If the file `format` is damaged, the segment size is derived from the segments,
+and the damage is reported. If the file `format` is missing, a folder that contains a commitlog is considered
+a Tidewheel store only if it also contains a file that no other program writes. Therefore, a store of Apache
+RocketMQ is never modified.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """The content of the file `format`. If the size cannot be read, `segment_bytes` is 0.
+    """The content of the file `format`. If the segment size cannot be read, `segment_bytes` is 0.
 
     `problem` describes the damage to the file, and is empty if the file is intact.
     """
@@ -90,8 +92,8 @@ def parse(stored: bytes) -> Format | None:
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on a disk. If the file is missing, it is created with `wanted_bytes`.
 
-    A damaged file is written again. If its size cannot be read, the size is derived. Raise `NotAStore`,
-    `StoreTooNew`, or `StoreTooOld` without modifying any file.
+    A damaged file is written again. If the segment size cannot be read from the file, it is derived from the
+    segments. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` without modifying any file.
     """
     found = read(disk)
     if found is None:
@@ -106,9 +108,9 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
-    """Raise `NotAStore` if a folder contains foreign files.
+    """Raise `NotAStore` if a folder contains files of other programs.
 
-    Foreign files are allowed if `knows_format` is true and the file `format` exists.
+    Such files are allowed if `knows_format` is true and the file `format` exists.
     """
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
@@ -118,10 +120,10 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 
 
 def read(disk: Disk) -> Format | None:
-    """Return the format from the file, or a format derived from other files of a store, or None.
+    """Return the format from the file, or a format derived from other files, or None if there is no store.
 
-    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. `NotAStore` is also raised for a commitlog that may
-    not have been written by Tidewheel.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. `NotAStore` is also raised if the commitlog may have
+    been written by another program.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -146,10 +148,11 @@ def write(disk: Disk, content: bytes) -> None:
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
     """Return the probable segment size of a store if it cannot be read from the file `format`.
 
-    If there are several segments, the size is the most frequent distance between their offsets. If any other
-    distance is not a multiple of this size, the segments have different sizes. In this case, the result is
-    the maximum of `wanted_bytes` and all distances. A single segment is complete if it ends like an allocated
-    file, while a short segment ends with a record. The reserve file has the size of a segment.
+    If there are several segments, the result is the most frequent distance between their offsets. If any
+    other distance is not a multiple of this distance, the segments have different sizes, and the result is
+    the maximum of `wanted_bytes` and all distances. A single segment has its full length if it ends as an
+    allocated file does, whereas a short segment ends with a record. The reserve file is the same size as a
+    segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:
@@ -166,7 +169,7 @@ def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
 
 
 def _is_allocated(disk: Disk, path: str, size: int) -> bool:
-    """Return whether a segment ends with zeros or with a blank, as a segment of full length does."""
+    """Return whether a segment ends with zeros or with a blank, as full-length segments do."""
     end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 

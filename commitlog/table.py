@@ -1,6 +1,6 @@
 """Implements a large table that can be captured for a snapshot without being copied.
 
-The parts of a table are copied on write.
+A table consists of parts, which are copied on write.
 
     parts, in the order of insertion           | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot, which a worker writes
@@ -9,13 +9,14 @@ The parts of a table are copied on write.
 Rules:
 - A key is a number or a string. A row is stored in the `marshal` format. The `marshal` format depends on the
   interpreter, and is therefore used only in memory. Python's garbage collector does not traverse a dictionary
-  of bytes objects. With 200,000 tuples instead of bytes, a copy blocked the event loop for 12 to 17 ms, and
-  garbage collection blocked it twice for another 10 to 25 ms.
-- If a row replaces another row, it keeps the position of that row. Parts with few remaining rows are merged.
+  that contains only bytes objects. When 200,000 rows were stored as tuples, a copy blocked the event loop for
+  12 to 17 ms, and garbage collection blocked the event loop twice for another 10 to 25 ms.
+- A row that replaces another row has the same position as the replaced row. Parts with few remaining rows are
+  merged.
 
 Cost: In a table with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest rows.
 Copying a part takes 1.1 ms. Weak spot: A lookup searches the parts one by one. The cost of a lookup increases
-with the number of parts, and is highest for a missing row.
+with the number of parts, and is highest if the row does not exist.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 class Table(Generic[Key]):
-    """A table of rows with keys, in insertion order."""
+    """A table of rows in insertion order, each of which has a key."""
 
     def __init__(self) -> None:
         self._parts: list[dict[Key, bytes]] = [{}]
@@ -56,11 +57,14 @@ class Table(Generic[Key]):
         return (key for part in self._parts for key in part)
 
     def items(self) -> Iterator[tuple[Key, Row]]:
-        """Return every key with its row, in insertion order."""
+        """Return all (key, row) pairs in insertion order."""
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
     def between(self, first: Key, end: Key) -> list[Key]:
-        """Return the keys from `first` up to `end`. Keys must have been inserted in ascending order."""
+        """Return the keys from `first` up to `end`, exclusive.
+
+        Keys must have been inserted in ascending order.
+        """
         found: list[Key] = []
         for part in self._parts:
             if part and next(iter(part)) < end and next(reversed(part)) >= first:
@@ -118,7 +122,10 @@ class Table(Generic[Key]):
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the number of the part that contains a key, or -1. The newest part is searched first."""
+        """Return the index of the part that contains a key, or -1 if there is none.
+
+        The newest part is searched first.
+        """
         parts = self._parts
         place = len(parts) - 1
         while place >= 0 and key not in parts[place]:
@@ -126,7 +133,7 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part that can be modified. If the part is shared with a snapshot, it is copied first."""
+        """Return a part for modification. If the part is shared with a snapshot, the part is copied first."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
@@ -146,7 +153,7 @@ class Table(Generic[Key]):
                 self._replace(0, 1, {**parts[0]})
 
     def _replace(self, first: int, end: int, part: dict[Key, bytes]) -> None:
-        """Replace several parts with a single part."""
+        """Replace adjacent parts with a single part."""
         self._parts[first:end], self._is_shared[first:end] = [part], [False]
         assert len(self._parts) == len(self._is_shared), "a part is not known to be shared or not"
         self._gone_count = 0

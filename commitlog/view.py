@@ -4,8 +4,8 @@ The view uses reads, so that an I/O error raises OSError.
 
 If a page of a mapped file cannot be read from disk or has been truncated in the meantime, the process is
 terminated by SIGBUS. Therefore, the files of a store are never mapped. Slices are read on demand through a
-window of `WINDOW_BYTES` that moves forward. Therefore, a scan reads the file once and uses the memory of one
-window.
+forward-moving window of `WINDOW_BYTES` bytes. Therefore, a scan reads the file once, and keeps only one
+window in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Read = Callable[[int, int], bytes]
 
 
 class View:
-    """A view of the first `length` bytes of a file, which are read by the function `read`."""
+    """A view of the first `length` bytes of a file. The bytes are read by calling `read`."""
 
     __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
 
@@ -56,13 +56,16 @@ class View:
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return a view of the same bytes with a different window size, for use with many small views."""
+        """Return a view of the same bytes with a different window size.
+
+        A small window saves memory if there are many views.
+        """
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield the positions of all matches of a pattern, starting at a position.
+        """Yield the positions of all matches of a pattern at or after a position.
 
-        Each match has a length of `match_bytes`.
+        Each match must be `match_bytes` long.
         """
         while position < self._length:
             end = min(position + self._window_bytes, self._length)
@@ -80,5 +83,5 @@ class View:
 
 
 def whole(content: bytes) -> View:
-    """Return a view of the given bytes in memory."""
+    """Return a view of a bytes object in memory."""
     return View(lambda position, length: content[position : position + length], len(content))
