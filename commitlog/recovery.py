@@ -264,7 +264,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return the position at which the scan resumes after invalid bytes, or -1 if the log ends there."""
+        """Return the position at which the scan resumes after invalid bytes, or -1 if there is none."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1

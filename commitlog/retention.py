@@ -150,7 +150,7 @@ class KeepFileWrite:
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a keep file with the records of the old file of the same name and other needed records."""
+        """Write a keep file with the needed records and the records of any existing keep file."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""

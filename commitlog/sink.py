@@ -72,7 +72,8 @@ class SegmentFiles:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """True if the reserve was deleted to make room for a segment and has not been replaced yet."""
+        """True if the reserve was deleted to make room for a segment and this deletion has not been recorded
+        yet."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Write the bytes for each segment in log order. New segments are allocated first."""

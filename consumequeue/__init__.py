@@ -1,1 +1,1 @@
-"""The delivery state: the index of each queue, the offsets of each group, and the filters."""
+"""Manages the delivery state, which consists of queue indexes, group offsets, and filters."""

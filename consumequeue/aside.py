@@ -1,7 +1,7 @@
-"""Sets folders of derived files aside if a file in the folder cannot be deleted or written.
+"""Sets aside folders of derived files that cannot be deleted or written.
 
-The files are rebuilt from the log in a new folder. A folder that was set aside is not read, and each startup
-tries to delete it.
+A folder is set aside by renaming it. The derived files are then rebuilt from the log in a new folder. A
+folder that was set aside is not read, and is deleted at the next startup if possible.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Rename a folder to `prefix` followed by a number, because a file in it cannot be deleted or written.
+    """Set a folder aside by renaming it to `prefix` followed by a number.
 
-    Raise OSError with advice for the operator if renaming fails.
+    If renaming fails, raise OSError with advice for the operator.
     """
     names, number = {*disk.list("")}, 1
     while (free := f"{prefix}{number}") in names:
@@ -33,18 +33,18 @@ def put_aside(disk: Disk, folder: str, prefix: str) -> None:
 
 
 def delete_aside(disk: Disk) -> None:
-    """Delete the folders that were set aside, as far as possible, or raise `SyncFailed`."""
+    """Delete the folders that were set aside, ignoring errors other than `SyncFailed`."""
     for name in filter(is_aside, disk.list("")):
         try:
             disk.delete(name)
         except SyncFailed:
             raise
-        except OSError:  # The next startup tries again. The folder uses disk space until it has been deleted.
+        except OSError:  # The next startup retries the deletion.
             continue
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether no file can be created in a folder for a reason other than a full disk.
+    """Return whether files cannot be created in a folder for a reason that is specific to the folder.
 
     Raise `SyncFailed` if a sync fails.
     """

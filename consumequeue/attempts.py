@@ -1,4 +1,4 @@
-"""Counts the delivery attempts of a message, and stores the first and the last failure.
+"""Records the number of delivery attempts of a message, and the first and the last failure.
 
 cause         reason why the lease ended
 EXPIRED       the lease time expired
@@ -50,7 +50,7 @@ class Attempts(NamedTuple):
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """Return the attempts with `failure` added as the last failure.
+        """Return a copy of the attempts with `failure` as the last failure.
 
         If `failure` is None, no failure is added.
         """

@@ -1,13 +1,12 @@
-"""Implements a Bloom filter for the keys of a run. Each test reads one word.
+"""Implements the Bloom filter of a run. Each test reads a single word of the filter.
 
 Keys are mixed with the finalizer of MurmurHash3, because they may be offsets, which are not evenly
 distributed. The upper 40 bits of the mixed key select a 64-bit word. The lower 24 bits select four bits in
-this word, which are set for every key in the run. With 12 bits per key, the false positive rate is about 1 %.
+this word, which are set for every key in the run. At 12 bits per key, the false positive rate is about 1 %.
 
-When a run is started, only an upper bound of the number of keys is known. Therefore, a filter is created with
-a multiple of 64 words, and is reduced afterwards by folding. When the upper half of the words is combined
-with the lower half, the position of a word modulo the word count remains valid. Memory: Each key uses 12 to
-24 bits.
+When a run is started, only an upper bound on the number of keys is known. Therefore, a filter is created with
+a multiple of 64 words, and is later reduced by folding. Folding combines the upper half of the words with the
+lower half. Word positions modulo the word count remain valid. Memory usage is 12 to 24 bits per key.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit words, which is used for keys and for filters."""
+"""An array of 64-bit words, which is used to store keys and filters."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """An array of Boolean values."""
@@ -30,7 +29,7 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """The position of the word for a key (before the modulo operation) and the bits of the key.
+    """The word position (before the modulo operation) and the bits for a key.
 
     A probe can be used with any filter.
     """
@@ -49,9 +48,9 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the positions and bits for many keys as two arrays.
+    """Return the word positions and the bits for many keys as two arrays.
 
-    The positions and bits are computed as in `probe_of`.
+    The results are the same as those of `probe_of`.
     """
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
@@ -81,7 +80,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the filter, reduced to the minimum number of words for the `key_count` added keys."""
+        """Return the filter, folded to the minimum number of words required for `key_count` keys."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:

@@ -1,19 +1,17 @@
-"""Dispatches the records of the log to queue indexes.
+"""Adds entries for log records to the queue indexes.
 
-The same rules apply during operation and during a rebuild.
-
-A record with the transaction type "none" or "commit" gets an entry, as in the `DefaultMessageStore` of
-RocketMQ. Tidewheel system records (type 12) do not get an entry. In an imported log, each message of an inner
-batch gets its own entry. If a topic is deleted and created again, its queue offsets restart, and the new
-entries replace the earlier entries.
+The same rules apply during operation and during a rebuild. A record with the transaction type "none" or
+"commit" gets an entry, as in the `DefaultMessageStore` of RocketMQ. Tidewheel system records (type 12) do not
+get an entry. In an imported log, each message of an inner batch gets its own entry. If a topic is deleted and
+created again, its queue offsets restart, and the new entries replace the earlier entries.
 
 The newest entries of a queue form its tail, which is kept in memory (`consumequeue.tails`). When a tail is
 full, a worker writes its entries to disk (`take`). Entries that cannot be written stay in memory. No entry is
 lost permanently, because the queues can always be rebuilt. If a queue file cannot be written, the file is
-reported as damaged, and other queues are still written. Writing the tail is retried later, and the tail is
-dropped if it grows too long. A file is treated in the same way if it cannot be created because the disk has
-free space but no free inodes. If only the creation of a file fails, the marker file is kept, because the
-files of other queues are still valid. Only one write of queue entries is in progress at any time.
+reported as damaged, and other queues are still written. The write is retried later, and the tail is dropped
+if it becomes too long. The same applies if a queue file cannot be created because the disk has free space but
+no free inodes. If only the creation of a file fails, the marker file is kept, because the files of other
+queues are still valid. Only one write of queue entries is in progress at any time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -28,26 +26,26 @@ after the last checkpoint.
 Recovery trusts the files listed in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes
 the marker file after it has synced the queue files. The marker file identifies the snapshot with which the
 queue files were created, because a crash may leave rebuilt queues next to an older snapshot. Rebuilt queue
-files differ from the original files where records are missing from the log. The marker file is deleted when a
-queue file is damaged or cannot be written or synced. After the deletion, no checkpoint writes the marker file
-until recovery has rebuilt the queues. If the marker file cannot be deleted, the failure is reported once, and
-the deletion is retried at increasing intervals (`unmark_again`). Files that recovery cannot delete are
-renamed and are no longer read (`delete_files`).
+files may differ from the original files if records are missing from the log. The marker file is deleted when
+a queue file is damaged or cannot be written or synced. After the marker file has been deleted, no checkpoint
+writes it until recovery has rebuilt the queues. If the marker file cannot be deleted, the failure is reported
+once, and the deletion is retried at increasing intervals (`unmark_again`). Files that recovery cannot delete
+are renamed and are no longer read (`delete_files`).
 
-If the first records of a queue are lost because the log is damaged, the queue begins with a gap
-(`begin_with_gap`), unless retention has removed the records (`firsts_there`). Retention has not removed the
-records if the queue is replayed for the first time, or if the log still contains the position of the first
-record. If retention may have removed the records, a rebuilt queue may begin at a higher offset than the
-recorded first offset. The higher offset is used if retention could not read a damaged queue file and the log
-no longer contains the first records of the queue. A snapshot lists such queues until their first offsets have
-been recorded in the log (`unrecorded`; `services.broker.housekeeping`).
+If the first records of a queue are lost because the log is damaged, the rebuilt queue begins with a gap
+(`begin_with_gap`), unless retention may have deleted the records (`firsts_there`). Retention cannot have
+deleted the records if the queue is replayed for the first time, or if the log still includes the offset of
+the first record. If retention may have deleted the records, a rebuilt queue may begin at a higher offset than
+its recorded first offset. This occurs if retention could not read a damaged queue file and the log no longer
+contains the first records of the queue. A snapshot lists such queues until their first offsets have been
+recorded in the log (`unrecorded`; `services.broker.housekeeping`).
 
 Cost: Each record adds 20 bytes to a queue. All records of a queue are appended in one step (`dispatch_runs`).
 With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes
-1 to 2 ms. Each retention run checks all queues (`minimums`). The check takes 0.5 to 1 us if no entries are
-removed, 50 us if entries of a tail are removed, and up to 340 us if entries of a file are removed. Weak spot:
-The first read of a file that was written by an earlier process verifies the CRC of the whole file, which
-takes 10 ms for 6 MB.
+1 to 2 ms. Each retention run checks all queues (`minimums`). Checking a queue takes 0.5 to 1 us if no entries
+are removed, 50 us if entries are removed from the tail, and up to 340 us if entries are removed from a file.
+Weak spot: The first read of a file that was written by an earlier process verifies the CRC of the whole file,
+which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ _DOUBTED_AT_ONCE: Final = 1_000
 """The maximum number of failed files that are processed in one event loop iteration, which takes about 5
 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
-"""The number of entries that are written when a write to a failed file is retried."""
+"""The maximum number of entries per queue that are written when a failed write is retried."""
 _ENTRIES_AT_ONCE: Final = 100_000
 """The maximum number of entries in one write. The event loop copies these entries, up to 2 MB, and compares
 them after the write."""
@@ -112,7 +110,7 @@ def is_indexed(record: Record) -> bool:
 
 @dataclass(slots=True, eq=False)
 class EntriesToWrite:
-    """Entries of durable records that a worker must write, grouped by queue."""
+    """The entries that a worker must write, grouped by queue. The records of these entries are durable."""
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
@@ -122,10 +120,10 @@ class EntriesToWrite:
     """The queues whose files cannot be created, although the disk is not full."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, without syncing them, until the disk is full.
+        """Write the entries in order without syncing them, and stop if the disk is full.
 
-        Skip files that cannot be written. Raise `SyncFailed` if syncing a folder that also contains other
-        files fails.
+        Files that cannot be written are skipped. Raise `SyncFailed` if syncing a folder that also contains
+        other files fails.
         """
         for queue, one in self.writes:
             if queue in self.failed or queue in self.unmade:
@@ -167,13 +165,13 @@ class Dispatch:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._tails = Tails(tail_entries_max, limits.TAILS_BYTES_MAX)
         self._unsynced: dict[str, None] = {}
-        """The paths of the files that were written after the last checkpoint."""
+        """The paths of the files that have been written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """The recorded first offsets of the queues that begin at a higher offset than the recorded one."""
+        """The recorded first offsets of queues that begin at a higher offset than recorded."""
         self._risen: dict[tuple[str, int], None] = {}
-        """The queues that may have files to delete (`ConsumeQueue.may_be_unneeded`)."""
+        """The queues that may have files to be deleted (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
         """True if a file is known to be damaged. In this case, no checkpoint may write the marker file."""
         self._is_unmarked = False
@@ -190,7 +188,7 @@ class Dispatch:
         yet."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of a queue. The index is created on first use."""
+        """Return the index of a queue, creating the index on first use."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queue(topic, queue_id)
@@ -199,7 +197,10 @@ class Dispatch:
         return queue
 
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of a queue for reading, without adding the queue to the store."""
+        """Return the index of a queue for reading.
+
+        If the queue does not exist, return an empty index that is not added to the store.
+        """
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
@@ -212,10 +213,10 @@ class Dispatch:
         return True
 
     def give_way(self, record: Record) -> None:
-        """If the queue offset of an imported record was used before, truncate the queue at this offset.
+        """Truncate the queue of an imported record if its queue offset has already been used.
 
-        A log written by Tidewheel never uses a queue offset twice. A violation is a bug, and is reported by
-        `put_many`.
+        A log written by Tidewheel never contains the same queue offset twice. If it did, `put_many` would
+        report the error.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -227,10 +228,11 @@ class Dispatch:
             self._tails.look(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """Begin the queue of a durable record, if it is empty, at an offset below the record's queue offset.
+        """Begin the empty queue of a durable record at a lower offset than that of the record.
 
-        The records between the two offsets are lost, and consumers of the queue find a gap. An imported queue
-        begins at its first record, because an imported log does not show whether earlier records existed.
+        The records between the two offsets are lost, and are replaced by a gap. If the queue is not empty,
+        nothing is changed. An imported queue begins at its first record, because an imported log does not
+        show whether earlier records existed.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -243,7 +245,8 @@ class Dispatch:
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
         """Add durable records to their queue indexes.
 
-        Each run is a tuple of (topic, queue ID), first queue offset, and entries.
+        Each run is a tuple that contains the queue key (topic, queue ID), the first queue offset, and the
+        encoded entries.
         """
         queues, frozen, tails = self._queues, self._frozen, self._tails
         for key, queue_offset, entries in runs:
@@ -275,7 +278,7 @@ class Dispatch:
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails to write, or None if no tail is due or a write is already in progress.
+        """Return the tails to be written, or None if no tail is due or a write is already in progress.
 
         The caller must call `written` after the write.
         """
@@ -328,11 +331,11 @@ class Dispatch:
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Remove queues from the left of `keys`, and return their keys (topic, queue ID).
+        """Remove keys from the left of `keys`, and return the removed keys.
 
-        The number of queues is limited to bound the duration of a check. The result contains at most `count`
-        queues. Fewer queues are returned if they have large unread files, or if their topics have an
-        additional cost according to `cost_of`.
+        The number of keys is limited so that checking the queues does not take too long. The result contains
+        at most `count` keys. Fewer keys are returned if the queues have large unread files, or if `cost_of`
+        returns an additional cost for the topics.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -346,7 +349,7 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first remaining offset) for each queue with entries below a log offset.
 
-        The second list contains the log offset of the entry at each of these queue offsets, or `UNKNOWN`.
+        The second list contains the log offset for each of these entries, or `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -361,10 +364,10 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Increase the first offset of each queue in `minimums`, given as tuples (topic, queue ID, offset).
+        """Increase the first offset of each queue in `minimums`, a list of (topic, queue ID, offset) tuples.
 
-        `begins_at` contains the log offsets of the entries at the new first offsets, if they are known.
-        `begins_at` has the same format as the second list returned by `minimums`.
+        `begins_at` contains the log offsets for the entries at the new first offsets, if known, in the format
+        of the second list returned by the method `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -376,7 +379,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Increase the first offsets of queues as `rise` does, before they are recorded in the log."""
+        """Increase the first offsets of queues before the new offsets are recorded in the log."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -401,8 +404,8 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first offset) for some queues whose first offset is not recorded.
 
-        The number of queues is limited by `take_some`. The second list contains the log offset of the entry
-        at each of these queue offsets, as in `minimums`.
+        The number of queues is limited by `take_some`. The second list contains the log offset for each of
+        the first entries, as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -410,7 +413,7 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return the recorded first offset of each queue that begins at a higher offset, for a snapshot."""
+        """Return the recorded first offsets of the queues that begin at higher offsets, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
@@ -461,7 +464,7 @@ class Dispatch:
             self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
-        """Return the paths of the files that were written after the last call, for a checkpoint to sync."""
+        """Return the paths of the files written since the last call, which a checkpoint must sync."""
         paths, self._unsynced = [*self._unsynced], {}
         return paths
 
@@ -472,9 +475,9 @@ class Dispatch:
     def doubt(self, failed: Mapping[str, OSError]) -> None:
         """Register the files that a checkpoint could not write or sync.
 
-        After a failed sync, data written to the file may be lost even if the next sync succeeds. The marker
-        file is deleted immediately. The first failed files are processed immediately, and the rest are
-        processed by `doubt_on`.
+        After a failed sync, written data may be lost even if the next sync succeeds. The marker file is
+        deleted immediately. The first failed files are processed immediately, and the rest are processed by
+        `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -490,7 +493,7 @@ class Dispatch:
     def doubt_on(self) -> None:
         """Process a batch of failed files.
 
-        Each file is reported, and is marked as untrusted for later processes.
+        Each failure is reported. If a sync failed, the file is marked as untrusted for later processes.
         """
         some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
         if len(some) < _DOUBTED_AT_ONCE:
@@ -509,7 +512,7 @@ class Dispatch:
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
         """Return the rows of all queues that have entries, for a snapshot (`queue.kept`)."""
-        while self.has_doubts:  # A snapshot must include all failed files.
+        while self.has_doubts:  # A snapshot must reflect all failures.
             self.doubt_on()
         self._frozen.take_all()
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
@@ -518,15 +521,16 @@ class Dispatch:
     def wants_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
-        A checkpoint must write the marker file if the files are undamaged and have no marker file yet. If the
-        marker file no longer exists, it was deleted because of damage, possibly after the checkpoint began.
+        A checkpoint must write the marker file if all queue files are undamaged and the marker file has never
+        been written. If the marker file no longer exists, it was deleted because of damage, possibly after
+        the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
     def complete_mark_attempt(self) -> None:
         """Record that a checkpoint has tried to write the marker file.
 
-        The file may exist even if new damage has been found.
+        If damage has been found in the meantime, the marker file is deleted again.
         """
         self._is_unmarked = False
         if self._is_damaged:
@@ -541,12 +545,12 @@ class Dispatch:
     ) -> bool:
         """Restore queues from a snapshot of an earlier process, or return False if the files are not valid.
 
-        If the power fails during a rebuild, files may contain holes, and other files may be damaged. In this
-        case, the marker file is missing or identifies a different snapshot. `frozen` is None for the first
-        snapshot of an import, which is written before the first queue exists. In this case, any existing
-        queues were created by a recovery that did not write a snapshot of its own. Only the files of the
-        topics in `read_topics` are verified, because recovery reads these files. `recorded` contains the
-        recorded first offset of each queue that begins at a higher offset.
+        If the power fails during a rebuild, some files may contain holes or may be damaged. In this case, the
+        marker file is missing or identifies a different snapshot. `frozen` is None for the first snapshot of
+        an import, which is written before the first queue exists. In this case, any existing queues were
+        created by a recovery that did not write a snapshot of its own. Only the files of the topics in
+        `read_topics` are verified, because recovery reads these files. `recorded` contains the recorded first
+        offset of each queue that begins at a higher offset.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -574,8 +578,8 @@ class Dispatch:
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
         """Return whether the folder of every topic exists.
 
-        The existence of the folders is the only check of the files at startup. Return False if the folder of
-        the queues cannot be listed, because all queues can be rebuilt.
+        At startup, the files are not checked in any other way. Return False if the folder of the queues
+        cannot be listed, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
@@ -594,9 +598,10 @@ class Dispatch:
     ) -> None:
         """Extend rebuilt queues to their former ends.
 
-        The last records that are missing from the log are replaced by gaps. A queue without records in the
-        log consists of a gap that begins at its offset in `firsts`. If `firsts` has no offset for the queue,
-        the queue begins at its end. `recorded` has the same meaning as in `adopt`.
+        Gaps replace the last records of the queues if these records are missing from the log. A queue without
+        records in the log consists of a gap that begins at the offset of the queue in `firsts`. If `firsts`
+        has no offset for the queue, the queue begins at its end. `recorded` has the same meaning as in
+        `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -670,9 +675,8 @@ class Dispatch:
     def _unmark(self) -> None:
         """Delete the marker file once.
 
-        Later calls do nothing, because each deletion syncs the folder of the store even if there is no marker
-        file. After a failure, only `unmark_again` retries the deletion, even if damage is found in other
-        files.
+        Later calls do nothing, because each deletion syncs the store folder even if there is no marker file.
+        After a failure, only `unmark_again` retries the deletion, even if damage is found in other files.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
@@ -691,7 +695,7 @@ class Dispatch:
     def drop(self) -> None:
         """Delete all queues, which can be rebuilt from the log.
 
-        Raise OSError under the same conditions as `delete_files`.
+        OSError is raised under the same conditions as in `delete_files`.
         """
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
@@ -709,9 +713,9 @@ class Dispatch:
 def delete_files(disk: Disk) -> None:
     """Delete the marker file, and then delete the files of all queues, which can be rebuilt.
 
-    If a file cannot be deleted because it is immutable, is owned by another user, or is in a bad sector, the
-    folder is renamed and is no longer read. Raise OSError if renaming also fails, or if the marker file
-    cannot be deleted.
+    If a file cannot be deleted (for example, because it is immutable, is owned by another user, or is
+    affected by a bad sector), the folder is renamed and is no longer read. Raise OSError if renaming also
+    fails, or if the marker file cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -738,7 +742,7 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the content of the marker file for files that were created with the snapshot at a log offset."""
+    """Return the marker file content for queue files that were created with the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
@@ -765,7 +769,7 @@ def mark(disk: Disk, made_at: int) -> None:
 
 
 def _not_unmarked(error: OSError) -> str:
-    """Return the message about a marker file that could not be deleted."""
+    """Return the error message for a marker file that could not be deleted."""
     return (
         f"{QUEUES_WHOLE} cannot be deleted durably ({error.strerror or error}): it marks queue files as "
         "whole of which some are damaged, and a start that finds it does not make them anew. The deletion is "
@@ -796,17 +800,17 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 def is_of_sync(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    If syncing a folder fails, the failure is attributed to the file in the folder, whose directory entry may
-    be lost.
+    A failed sync of the queue folder is treated as a failure of the file, because the directory entry of the
+    file may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield (topic, queue ID) and the first offset of each queue whose first records were not removed.
+    """Yield the key (topic, queue ID) and the first offset of each queue whose first record is in the log.
 
-    The queues are taken from a snapshot, and the records are those that retention has not removed. For all
-    other queues, the first records may no longer be in the log.
+    The queues are listed in a snapshot. Queues whose first records may have been deleted by retention are
+    omitted.
     """
     for one in stored_queues(frozen):
         if log_first_offset == 0 or one.begins_at >= log_first_offset:
@@ -832,7 +836,7 @@ def entries_of(record: Record, record_bytes: int) -> bytes:
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
-    """Return the entry of a record at `queue_offset`, or a gap if the message is unreadable."""
+    """Return the queue entry at `queue_offset` for a record, or a gap entry if the message is unreadable."""
     try:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:

@@ -1,6 +1,6 @@
 """Defines the 20-byte ConsumeQueue entry, which contains the location of a record.
 
-The format is that of Apache RocketMQ.
+The format is compatible with Apache RocketMQ.
 
     offset width  field
     0      8      physical_offset of the record
@@ -8,8 +8,8 @@ The format is that of Apache RocketMQ.
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   For a message of a lite topic, the `lite_code` of the lite topic
 
-If the log is damaged, the damaged range is filled with gap entries, which have the tags_code 0. As a result,
-later entries keep their positions. Readers find no records in the range and skip the gap entries.
+If records are lost because the log is damaged, they are replaced by gap entries, which have the tags_code 0.
+As a result, later entries keep their positions. Readers skip gap entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 ENTRY_BYTES: Final = 20
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("tags_code", ">i8")])
-"""The NumPy dtype for the layout of an entry, which is used for arrays of entries."""
+"""The NumPy dtype of an entry, which is used for arrays of entries."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ENTRY`."""
@@ -56,7 +56,10 @@ def decode_all(stored: bytes) -> list[Entry]:
 
 @lru_cache(maxsize=16_384)
 def lite_code(lite_topic: str) -> int:
-    """Return the hash of a lite topic, which is a signed 64-bit BLAKE2b hash. Collisions are very rare."""
+    """Return the hash of a lite topic, which is a 64-bit BLAKE2b hash interpreted as a signed integer.
+
+    Collisions are very rare.
+    """
     return int.from_bytes(blake2b(lite_topic.encode(), digest_size=8).digest(), "big", signed=True)
 
 

@@ -1,15 +1,14 @@
-"""Defines filters, which select records for a consumer based on stored properties.
+"""Defines filters, which select the records that are delivered to a consumer.
 
-A filter is applied in two steps. `tags_codes` contains the hashes of the wanted tags, which are compared with
-the hashes in queue entries. If the hash of an entry differs, the entry is skipped and its record is not read.
-`matches` checks the stored properties of the remaining records, because hashes may collide and an expression
-may test properties other than the tag.
+A filter is applied in two steps. First, the hash in each queue entry is compared with `tags_codes`, the
+hashes of the tags that the filter selects. If the hash in an entry is not in `tags_codes`, the entry is
+skipped without reading its record. Then, `matches` checks the stored properties of the remaining records,
+because hashes may collide and an expression may test properties other than the tag.
 
 Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` and the empty expression match all
 messages. Any other expression consists of tags separated by `||`. Each tag is trimmed, and empty tags are
-ignored. SQL expressions are described in `sql_filter.py`. Tag expressions differ from RocketMQ in three
-cases. In these cases, RocketMQ's filter would match messages that cannot exist, or would not match all wanted
-messages:
+ignored. SQL expressions are described in `sql_filter.py`. Tag expressions differ from those of RocketMQ in
+the following three cases:
 
 | expression | RocketMQ            | Tidewheel             | reason                            |
 |------------|---------------------|-----------------------|-----------------------------------|
@@ -44,7 +43,7 @@ class Filter(Protocol):
 
     @property
     def text(self) -> FilterText:
-        """The filter in text form. Two filters with the same text are equal."""
+        """The filter in text form. Filters with the same text are equal."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -54,7 +53,7 @@ class Filter(Protocol):
         """Return whether a record with the given stored properties matches the filter."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches` in units of `limits.WORK_NS`.
+        """Return the maximum cost of a `matches` call in units of `limits.WORK_NS`.
 
         The cost depends on the size of the stored properties.
         """
@@ -92,7 +91,7 @@ class TagFilter:
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag of a record matches, rather than only its hash."""
+        """Return whether the tag of a record, and not only the hash of the tag, matches."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
@@ -101,7 +100,7 @@ class TagFilter:
 
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
-"""The number of bytes of properties that can be searched for a tag in the time `limits.WORK_NS`."""
+"""The number of property bytes that can be searched for a tag in `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = MatchAllFilter()
 TRIMMED = "".join(map(chr, range(0x21)))
@@ -110,7 +109,7 @@ character."""
 
 
 def parse_tags(expression: str) -> Filter:
-    """Return the filter for a tag expression, or raise `IllegalFilter`.
+    """Return the filter for a tag expression, or raise `IllegalFilter` if the expression is invalid.
 
     Filters for short expressions are cached.
     """
@@ -130,8 +129,8 @@ def _parse(expression: str) -> Filter:
         tags |= {expression}
         text = FilterText(TAG, expression)
     else:
-        # The tags are sorted, so that the filters for `a || b` and `b||a` are equal. When the tags are joined
-        # with bars, `*` is still treated as a tag.
+        # The tags are sorted, so that the filters for `a || b` and `b||a` are equal. In an expression that
+        # contains bars, `*` is an ordinary tag.
         text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
     return TagFilter(tags, frozenset(map(tags_code, tags)), text)
 

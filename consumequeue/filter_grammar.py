@@ -15,7 +15,7 @@ are left-associative.
 
 Keywords are case-insensitive, and property names are case-sensitive. A string ends with a quote. Two
 consecutive quotes within a string represent a single quote. `--` begins a comment that extends to the end of
-the line, and `/* */` encloses a comment. The grammar does not include types. Type errors, such as an order
+the line, and `/* */` encloses a comment. The grammar does not define types. Type errors, such as an order
 comparison with a string, are detected when terms are combined (`filter_terms.py`).
 
 The parser is an LALR(1) parser, which makes a single pass without backtracking and keeps its stack on the

@@ -1,4 +1,4 @@
-"""The terms of an SQL filter expression. Each term is a function of the properties of a message.
+"""Defines the terms of SQL filter expressions. Each term is a function of the properties of a message.
 
 A term is a property, a string, a number, or a Boolean value. A Boolean value is true, false, or unknown
 (None). During parsing, terms are combined into larger terms, so the result is a tree of nested functions. No
@@ -15,20 +15,21 @@ NOT follow SQL92 (8.12):
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-If a term tests TAGS, its `tags` attribute contains the tags that can make the term true. The term is true
-only if the message has one of these tags. Based on the hashes of these tags in the queue, records that cannot
-match are skipped without being read.
+If a term tests TAGS, the `tags` attribute of the term contains the tags for which the term can be true. The
+term is true only if the message has one of these tags. The hashes of these tags are compared with the hashes
+in queue entries, so that records that cannot match are skipped without being read.
 
 The parser limits the cost of an expression per message. The cost consists of `steps`, which are function
-calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. At each
-position where the last character of the search string matches, CPython compares the search string up to the
-first difference. Therefore, the maximum number of comparisons per character of the property equals the number
-of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes is 1 to 3
-for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property consists
-only of the letter 'a'. Eight comparisons take as much time as moving to the next position.
+calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. For each
+position at which the last character of the search string matches, CPython compares the preceding characters
+up to the first difference. Therefore, the maximum number of comparisons per character of the property equals
+the number of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes
+is 1 to 3 for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property
+consists only of the letter 'a'. Eight character comparisons take as long as advancing to the next position.
 
-Weak spot: If a property is compared several times, it is converted to a number each time, unless the string
-is in a cache of recent strings. Only strings that are short enough to be a number are cached.
+Weak spot: A property that is compared with numbers several times is converted to a number each time, unless
+the string is in a cache of recent strings. Only strings that are short enough to represent a number are
+cached.
 """
 
 from __future__ import annotations
@@ -52,8 +53,7 @@ Given = Mapping[str, str]
 Evaluation = Callable[[Given], Value]
 Verdict = Callable[[Given], Truth]
 
-# The possessive quantifier `++` prevents the parser from retrying at each digit of a sequence that is not a
-# number.
+# The possessive quantifier `++` prevents backtracking at each digit of a sequence that is not a number.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     "<": operator.lt,
@@ -87,7 +87,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression. `constant` is the value of the term if it is the same for every message.
+    """A part of an expression. `constant` is the value of a term that has the same value for every message.
 
     `depth` is the nesting depth of the term, and `count` is the number of terms that are evaluated per
     message. The members of a list are not counted, because testing a list requires only one hash lookup.
@@ -109,7 +109,7 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """Return the error for an invalid part of the expression at a given position."""
+    """Return the error to be raised for an invalid part of the expression at a given position."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
@@ -119,10 +119,7 @@ def constant(kind: Kind, value: Value, place: Place) -> Term:
 
 
 def named(name: str, place: Place) -> Term:
-    """Return the term for a property.
-
-    The property may be one that is set by RocketMQ, such as TAGS or KEYS.
-    """
+    """Return the term for a property, which may be a reserved property of RocketMQ, such as TAGS or KEYS."""
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
@@ -140,7 +137,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return a number with a sign. Raise `IllegalFilter` for a string or a Boolean value."""
+    """Return the term for a number or a property with a sign. Raise `IllegalFilter` for any other term."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -155,10 +152,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return the term `left = right`.
-
-    Raise `IllegalFilter` if the kinds of the terms have no values in common.
-    """
+    """Return the term `left = right`. Raise `IllegalFilter` if terms of these kinds can never be equal."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -204,7 +198,7 @@ def one_of(term: Term, members: list[Term]) -> Term:
         text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
-        # If the list contains a number, the result is unknown for a string that is not a number, as for `=`.
+        # If the list contains a number, the result for a string that is not a number is unknown, as for `=`.
         read = number(text) if numbers else None
         return read in numbers if read is not None or not numbers else None
 
@@ -254,7 +248,7 @@ def every(terms: list[Term]) -> Term:
 
     The result is false if any term is false, or else unknown if any term is unknown, or else true.
     """
-    # All terms must be true, so a matching tag is among the tags of every term that has tags.
+    # All terms must be true, so a matching tag must be in the `tags` of every term that has tags.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset.intersection(*known) if known else None
     return _joined(Kind.TRUTH, _until(False, map(truth, terms)), *terms, tags=tags)
@@ -272,7 +266,7 @@ def any_of(terms: list[Term]) -> Term:
 
 
 def truth(term: Term) -> Verdict:
-    """Return the term as a Boolean value. Raise `IllegalFilter` for a string or a number."""
+    """Return the term as a Boolean term. Raise `IllegalFilter` for a string or a number."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -291,10 +285,10 @@ def truth(term: Term) -> Verdict:
 
 
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
-    """Return `decisive` if any result equals `decisive`.
+    """Return a function that combines the results of `verdicts`.
 
-    If no result equals `decisive`, return unknown if any result is unknown, or else the opposite of
-    `decisive`.
+    The function returns `decisive` if any result equals `decisive`, or else unknown if any result is unknown,
+    or else the negation of `decisive`.
     """
     asked = tuple(verdicts)
 
@@ -344,7 +338,7 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
-    """Return the tag from a comparison TAGS = 'text', or None for any other comparison."""
+    """Return the tag in a comparison such as `TAGS = 'text'`, or None for any other comparison."""
     if tested.name == property_names.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
