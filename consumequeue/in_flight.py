@@ -1,4 +1,4 @@
-"""Tracks the messages of one queue that are in flight for a consumer group, and the next message to deliver.
+"""Tracks the in-flight messages of a consumer group on one queue, and the next message to be delivered.
 
     ... known to `GroupOffsets` ...|next_offset ... never delivered since startup ...
 
@@ -20,7 +20,7 @@ Within a group, each message passes through the following states. The durable pa
     ready    a receive takes it, lowest first, before fresh   leased
 
 Each offset below `next_offset` that is not done is leased to a consumer, ready, parked, or set aside
-(`consumequeue.set_aside`). A lease is identified by its generation, which is never reused.
+(`consumequeue.set_aside`). Each lease is identified by a generation number, which is never reused.
 
 A message group that has no leased or waiting messages is free and has no entry. The states of a message group
 are as follows:
@@ -30,25 +30,26 @@ are as follows:
      +------ no message of it waits ------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
-- While a message group is closed, or one of its messages has the turn, its later messages are parked.
-- A message that is set aside has the turn, so its message group stays closed for later messages.
-- Only the message with the turn is delivered, together with the following messages of a run in the same
-  receive (`services.broker.groups.message_leasing`).
+- If a message group is closed, or one of its messages has the delivery turn, later messages of the group are
+  parked.
+- A message that is set aside keeps the delivery turn, so its message group remains closed for later messages.
+- Only the message with the delivery turn can be delivered. The same receive may also deliver the messages
+  that follow it in a run (`services.broker.groups.message_leasing`).
 
 The state of in-flight messages is not durable, and is derived from the offsets. At startup, only recorded
 leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends
 a lease first updates the offsets, and then updates the in-flight state.
 
-A queue for lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
+A queue of lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
 In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. A lite
-topic is treated as a message group. The next message of a lite topic is looked up when the lease of the
+topic is treated as a message group. The next message of a lite topic is looked up after the lease on the
 previous message has ended.
 
-Memory: There is one entry for each message that is leased, ready, parked, or set aside, and the number of
-messages in each state is limited. Cost: Each lease, each end of a lease, and each delivery turn requires one
-heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again`, and `MessageGroups.cut` iterate over all
-waiting messages. After a restart, `unleased_until` iterates over all leases until the reader has passed the
-messages with recorded leases.
+Memory usage is one entry for each message that is leased, ready, parked, or set aside. The number of messages
+in each state is limited. Cost: Starting a lease, ending a lease, and passing on a delivery turn each require
+one heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again`, and `MessageGroups.cut` iterate over
+all waiting messages. After a restart, `unleased_until` iterates over all leases until all messages with
+recorded leases have been passed.
 """
 
 from __future__ import annotations
@@ -70,21 +71,21 @@ ANY_FILTER = 1
 
 @dataclass(slots=True)
 class Lease:
-    """The lease of a message to a consumer.
+    """A consumer's lease on a message.
 
-    `client_id` is set if the broker renews the lease on behalf of the client, until `renewed_until_ms`.
-    `consumer` is always the client that received the message. `is_gone` means that the consumer has
+    If `client_id` is set, the broker renews the lease on behalf of this client until `renewed_until_ms`.
+    `consumer` is the ID of the client that received the message. `is_gone` means that the consumer has
     disconnected, `is_changed` means that the consumer has changed the lease time, and `is_suspended` means
     that the attempt is not counted. `attempt_id` identifies the receive that leased the message. A receive
-    with the same `attempt_id` is a retry by a client that did not get the message. `is_lengthened` means that
-    a takeover has changed the end of the lease, and that the consumer has made no call since then.
-    `is_failed` means that the consumer has reported a failure, so that the remaining lease time is the delay
-    before the next attempt. `is_failed` is reset by a restart. `handle` is the receipt handle of the
-    consumer, or an empty string if the lease began before a restart.
+    with the same `attempt_id` is a retry by a client that did not obtain the response. `is_lengthened` means
+    that a takeover has changed the end of the lease, and that the consumer has not made any call for the
+    lease since then. `is_failed` means that the consumer has reported a failure, so that the remaining lease
+    time is the delay before the next attempt. `is_failed` is reset by a restart. `handle` is the receipt
+    handle of the consumer, or an empty string if the lease began before a restart.
 
     `visible_ms` and `renewed_until_ms` use elapsed time (`services.broker.spine.lease_clock`), while
-    `leased_ms` uses the broker's time. In a lease that was read by recovery, `visible_ms` uses the broker's
-    time until the lease is restored.
+    `leased_ms` uses the broker's time. In a lease that recovery has read from the log, `visible_ms` uses the
+    broker's time until the lease is restored.
     """
 
     generation: int
@@ -105,10 +106,7 @@ class Lease:
 
 
 class InFlight:
-    """The messages of one queue that are in flight for a group.
-
-    The state is derived from the offsets of the group.
-    """
+    """The in-flight messages of a group on one queue. The state is derived from the offsets of the group."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -119,8 +117,8 @@ class InFlight:
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
-        # Recorded leases exist before the offsets are read. Below this offset, messages are checked one by
-        # one, because some of them may already be leased (`fresh_room`).
+        # Recorded leases are restored before any message is read. Therefore, messages below this offset are
+        # checked individually, because they may already be leased (`fresh_room`).
         self._restored_until = max(self._leases, default=-1) + 1
 
     @property
@@ -152,7 +150,10 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The number of messages that `lease_run` may lease, or 0 if some may be done or leased."""
+        """The maximum number of messages for `lease_run`.
+
+        The value is 0 if some of the next messages may be done or leased.
+        """
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
@@ -182,12 +183,12 @@ class InFlight:
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the next offset to check for a receive with a filter, or None if there is none.
+        """Return the next offset to be checked by a receive with the given filter, or None if there is none.
 
         `end_offset` is the end of the queue.
         """
-        # A message that was finished while it was ready is still in the heap. Removing it earlier would have
-        # required a search of the heap, but removing it from the top requires only one pop.
+        # A message that was finished after it became ready may still be in the heap. Removing the message
+        # earlier would require a search of the heap, whereas removing it from the top requires only one pop.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         aside = self._aside.first(filter_bit) if self._aside else None
@@ -202,9 +203,9 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Skip fresh messages below `queue_offset`, where the log was deleted.
+        """Skip fresh messages below `queue_offset`, because the log was deleted up to this offset.
 
-        Call this method before `skipped_to`.
+        This method must be called before `skipped_to`.
         """
         self.next_offset = max(self.next_offset, queue_offset)
 
@@ -218,7 +219,10 @@ class InFlight:
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, a fresh message, until it gets the delivery turn of its message group."""
+        """Park the candidate until it gets the delivery turn of its message group.
+
+        The candidate must be a fresh message.
+        """
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
@@ -226,7 +230,7 @@ class InFlight:
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
         """Set the candidate aside for the filters in a bit mask.
 
-        The message group of the candidate remains closed in the meantime.
+        The message group of the candidate remains closed until the message is delivered or finished.
         """
         if offset == self.next_offset:
             self.next_offset += 1
@@ -244,8 +248,8 @@ class InFlight:
     def lease(self, lease: Lease) -> None:
         """Lease the candidate or the next message of a run."""
         offset = lease.queue_offset
-        # If neither case applies, the message is the next message of a run. The next message of a run was
-        # parked below the next offset, and `_hold` removes it from its message group.
+        # If none of these cases applies, the message is the next message of a run. Such a message was parked
+        # at an offset below the next offset, and `_hold` removes the message from its message group.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -261,7 +265,7 @@ class InFlight:
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Lease a message that was found by its lite topic, even if earlier messages exist."""
+        """Lease a message that was looked up by lite topic, even if it is not the candidate."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
@@ -273,7 +277,10 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Remove an unleased message from the waiting messages before the caller marks it as finished."""
+        """Remove an unleased message from the waiting messages.
+
+        Afterwards, the caller must mark the message as finished.
+        """
         assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
             return
@@ -285,10 +292,9 @@ class InFlight:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Remove messages that are done.
+        """Remove messages that are done, and return the leases that have ended.
 
-        The messages may have been leased, candidates, or later fresh messages. Return the leases that have
-        ended.
+        The messages may be leased messages, candidates, or later fresh messages.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -307,7 +313,10 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages below `queue_offset`, where the log was deleted. Leases are not removed."""
+        """Remove waiting messages below `queue_offset`, because the log was deleted up to this offset.
+
+        Leases are not removed.
+        """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         self._aside.take_below(queue_offset)
@@ -315,16 +324,19 @@ class InFlight:
             self._give_turn(turn)
 
     def reopened(self) -> None:
-        """Return to the committed offset, because messages of lite topics must be delivered again."""
+        """Reset the next offset to the committed offset.
+
+        This method is called when messages of lite topics must be delivered again.
+        """
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> Lease:
-        """End the lease of an unacknowledged message, which will be redelivered, and return the lease."""
+        """End and return the lease of an unacknowledged message, so that the message is redelivered."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
-            # The message was deleted by retention, or its offset is not below the next offset. The second
-            # case occurs for lite topics and for messages leased before a restart. In the second case, the
-            # message is fresh, and would be delivered twice if it were also marked as ready.
+            # Either the message was deleted by retention, or its offset is at or above the next offset. The
+            # latter occurs for lite topics and for messages leased before a restart. Such a message is fresh,
+            # and would be delivered twice if it were also marked as ready.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
@@ -399,7 +411,10 @@ class MessageGroups:
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, which continues a run, or None."""
+        """Return the lowest parked offset of a message group, or None.
+
+        The message at this offset can continue a run.
+        """
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
@@ -409,7 +424,7 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close a message group at a message that is set aside and therefore keeps the delivery turn."""
+        """Close the message group of a message that is set aside. The message keeps the delivery turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
@@ -435,7 +450,7 @@ class MessageGroups:
         ]
 
     def leased(self, name: str, offset: int, leased_ms: int) -> None:
-        """Count a message as leased, and remove it from the waiting messages."""
+        """Record that a message is leased, and remove the message from the waiting messages."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         group.given_ms = leased_ms
@@ -457,7 +472,7 @@ class MessageGroups:
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Skip a message, and return the offset that gets its delivery turn, or None."""
+        """Remove the delivery turn of a message, and return the offset that gets the turn, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 

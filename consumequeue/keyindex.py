@@ -1,28 +1,26 @@
-"""Implements the key index, which finds the records of a topic that have a given key or message ID.
-
-The newest records are found first.
+"""Implements the key index, which finds the records in a topic by key or message ID, newest records first.
 
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is defined by a schema of `consumequeue.run_store`. The key index contains all records that
-belong to a queue: messages, half messages and timers (under their real topic), and dead letters. An entry
-consists of a 64-bit hash and the physical offset of the record. The caller reads the record and compares the
-key (`carries`), so the results are exact.
+The key index is a run store (`consumequeue.run_store`) with its own schema. The key index contains messages,
+dead letters, half messages, and timers. Half messages and timers are indexed under their real topics. An
+entry consists of a 64-bit hash and the physical offset of the record. Hashes may collide, so the caller must
+read the record and compare the key (`carries`).
 
 1. Records are added in log order. Therefore, the runs, the batches, and the remaining entries in memory cover
-   ascending parts of the log, and they are searched in reverse order. As a result, a search for the newest
+   ascending parts of the log. A lookup searches these parts in reverse order, so a lookup of the newest
    records may not need to read any run.
 2. Like the queues, the key index depends only on the log. If a run is missing or damaged, the index is
    rebuilt.
 3. Entries for records that were deleted by retention are skipped, and are removed by the next merge.
 
-Cost: Adding a name takes 0.4 us, most of which is spent computing the hash. A lookup takes 5 us, plus 0.2 us
+Cost: Adding a key takes 0.4 us, most of which is spent computing the hash. A lookup takes 5 us, plus 0.2 us
 for each batch and each run with a filter, plus 10 us for each block that is read. One block is read from each
-run that contains the key or has no filter. Memory: Each entry in memory uses 18 bytes. Each entry of a run
-with up to `FILTERED_MAX` entries uses 12 to 24 bits, about 10 MB in total. Larger runs use 8 bytes per 255
-entries. Weak spot: If many entries have the same hash, they are read block by block in reverse order, even if
-only some of the entries are needed.
+run that contains the key or has no filter. Memory usage is 18 bytes for each entry in memory, and 12 to 24
+bits for each entry in a run with up to `FILTERED_MAX` entries, which amounts to about 10 MB. Larger runs use
+8 bytes per 255 entries. Weak spot: If many entries have the same hash, they are read block by block in
+reverse order, even if only some of the entries are needed.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _KEYS: Final = property_names.KEYS.encode()
 _REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
-"""An entry, which consists of a 64-bit hash and the physical offset of a record."""
+"""The dtype of an entry, which consists of a 64-bit hash and the physical offset of a record."""
 
 
 def in_order(entries: Entries) -> Entries:
@@ -77,14 +75,14 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64-bit hash of a key in a topic."""
+    """Return the 64-bit hash for a key in a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """Return the real topic of a record, and its names, which are its keys and its message ID.
+    """Return the real topic and the names of a record.
 
-    For an inner batch, the names of each message are included.
+    The names are the keys and the message ID. For an inner batch, the names of all messages are included.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -115,7 +113,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def other_keys_of(message: Message) -> Collection[str]:
-    """Return the keys of a message, except a key that equals the message ID."""
+    """Return the keys of a message, excluding any key that equals the message ID."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
@@ -125,7 +123,7 @@ def other_keys_of(message: Message) -> Collection[str]:
 
 
 def keys_of(stored: bytes) -> dict[str, None]:
-    """Return the keys and the message ID from stored properties."""
+    """Return the keys and the message ID in stored properties."""
     joined = properties.value_of(stored, property_names.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = {}
     if joined:
@@ -144,14 +142,14 @@ def runs_named(frozen: Any) -> list[Run]:
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether the file of a run is undamaged. The file may have a different path."""
+    """Return whether the file of a run is undamaged. The file may be at a different path."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False
 
 
 class _Batch(NamedTuple):
-    """A sorted batch, which consists of the columns of its entries and a filter for their hashes."""
+    """A sorted batch, which consists of the columns of the entries and a filter for the hashes."""
 
     hashes: Words
     offsets: Words
@@ -159,7 +157,10 @@ class _Batch(NamedTuple):
 
 
 class RecentKeys:
-    """The entries in memory, which are added in log order. Older entries are in sorted batches."""
+    """The entries in memory.
+
+    Entries are added in log order, and older entries are stored in sorted batches.
+    """
 
     def __init__(self) -> None:
         self.hashes, self.offsets = array("Q"), array("Q")
@@ -170,7 +171,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Create a sorted batch from the entries that are not part of a batch yet."""
+        """Create a sorted batch from all entries that are not yet in a batch."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -218,13 +219,15 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Add one durable record to the index. Records must be added in log order."""
+        """Add a durable record to the index. Records must be added in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Add durable records to the index in log order, given the digests of their names and their
-        offsets."""
+        """Add durable records to the index in log order.
+
+        `digests` and `offsets` have one item for each name.
+        """
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
         recent.hashes.frombytes(b"".join(digests))
@@ -235,7 +238,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def put_many(self, hashes: Words, offsets: Words) -> None:
         """Add many durable records to the index.
 
-        The hashes of names and the ascending offsets are given as uint64 arrays.
+        `hashes` contains the hashes of the names, and `offsets` contains the ascending offsets.
         """
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
@@ -244,7 +247,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of records at or above `first_offset` that may have the key, newest first.
+        """Yield the offsets of records that may have a key, in descending order down to `first_offset`.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -272,9 +275,9 @@ class KeyIndex(RunStore[RecentKeys]):
                     raise
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the result of `RunStore.to_write` without the entries below `until`.
+        """Return the state for a checkpoint, as `RunStore.to_write` does.
 
-        `until` is the first offset of the log.
+        Runs that contain only entries below `until`, the first offset of the log, are dropped.
         """
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)

@@ -6,16 +6,16 @@ Lite topics are identified by their codes.
 
 The lite index depends only on the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
 Therefore, the index is not stored on disk. The index is rebuilt from the entries at startup, at a rate of a
-few million entries per second. Each query first reads the new entries of the queue. Below the floor, where no
-group has unfinished messages, the index keeps only the last offset of each lite topic. If a group returns to
-an offset below the floor, the index is rebuilt from a lower floor.
+few million entries per second. Each query first adds the new entries of the queue to the index. Below the
+floor, where no group has unfinished messages, the index keeps only the last offset of each lite topic. If a
+group returns to an offset below the floor, the index is rebuilt from a lower floor.
 
 Two lite topics may have the same code, so the lite topic of each message is verified before delivery.
 
 Cost: Each message above the floor uses 8 bytes, and each lite topic uses about 200 bytes. A lookup requires
 one binary search. Weak spots: A single slow group determines the floor for all groups. If `reach` is called
-for an offset below the floor, it reads the whole queue in one step. If a file is damaged, the index contains
-no entries until retention has passed the file.
+with an offset below the floor, the whole queue is read in one step. If a queue file is damaged, the index
+contains no entries until retention has deleted the entries in the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LiteIndex:
         self._offsets: dict[int, array[int]] = {}
         self._floor = queue.min_offset
         self.read_offset = queue.min_offset
-        """The queue offset up to which the index has read the queue."""
+        """The queue offset up to which entries have been added to the index."""
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class LiteIndex:
 
     @property
     def known_count(self) -> int:
-        """The number of lite topics in the part of the queue that the index has read."""
+        """The number of lite topics that have been added to the index."""
         return len(self._offsets)
 
     def __contains__(self, code: int) -> bool:
@@ -64,7 +64,7 @@ class LiteIndex:
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first offset of a lite topic at or above both `offset` and the floor, or None."""
+        """Return the first indexed offset of a lite topic at or above `offset`, or None if there is none."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
@@ -81,11 +81,11 @@ class LiteIndex:
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """If the floor is higher than `offset`, lower it to `offset` by reading the queue again."""
+        """If the floor is higher than `offset`, lower the floor to `offset` by reading the queue again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
-            # Offsets can only be appended to the arrays. Lower offsets cannot be inserted, so the queue must
-            # be read again.
+            # Offsets can only be appended to the arrays, so the queue must be read again to add lower
+            # offsets.
             self._offsets.clear()
             self._floor = self.read_offset = self._trimmed_at = offset
             for code, last in self._lasts_below(offset):
@@ -93,17 +93,17 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Remove empty lite topics and offsets below `floor`, where no group has unfinished messages."""
+        """Remove empty lite topics, and remove offsets below `floor`, which all groups have finished."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
-            # The last offset of a lite topic is kept even if it is below the floor, until retention has
-            # passed it.
+            # The last offset of a lite topic is kept until retention has deleted the entry, even if the
+            # offset is below the floor.
             del offsets[: min(bisect_left(offsets, self._floor), len(offsets) - 1)]
             if offsets[-1] < self._queue.min_offset:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Read the new entries of the queue, except entries that have already been removed."""
+        """Add the new entries of the queue to the index, except entries that have already been removed."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)

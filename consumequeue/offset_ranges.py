@@ -1,11 +1,11 @@
 """Implements a set of queue offsets that is stored as ranges.
 
-The size of the set depends on the number of holes rather than the number of offsets.
-
-The starts and the exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If
-offsets are added at the end of the last range, as is usual for acknowledgements, only one end is changed. Any
-other addition requires a binary search and moves the tails of the lists. Weak spot: `take_out` rewrites both
-lists. If every second message of a queue is acknowledged, there is one range for each acknowledged message.
+The memory usage depends on the number of holes rather than on the number of offsets. The starts and the
+exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If offsets are added
+at the end of the last range, as is usual for acknowledgements, only the end of the last range is changed. Any
+other addition requires a binary search and shifts the items that follow in the lists. Weak spots: `take_out`
+rewrites both lists. If only every second message in a queue is acknowledged, each acknowledged message
+requires its own range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OffsetRanges:
 
     @property
     def end(self) -> int:
-        """The offset after the last offset in the set, or 0 if the set is empty."""
+        """The offset that follows the last offset in the set, or 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def __contains__(self, offset: int) -> bool:
@@ -49,8 +49,7 @@ class OffsetRanges:
             self.count += self._ends[-1] - last
             return
         # Ranges that are adjacent to the new range are also merged (`left` is used for the ends, and `right`
-        # for the starts). If adjacent ranges were not merged, `behind` could return an offset that is in the
-        # set.
+        # for the starts). Without merging, `behind` could return an offset that is in the set.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))

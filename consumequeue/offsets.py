@@ -1,26 +1,26 @@
-"""The durable offsets of a group on a queue: finished messages, failed attempts, and FIFO leases.
+"""Manages the durable offsets of a group on a queue, including failed attempts and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, leased with a record, or untouched ...
 
-All offsets below `committed_offset` are done. Above `committed_offset`, the offsets that are done are stored
-as ranges. For each offset that is not done, the failed attempts are stored (`attempts.py`). For message
-groups and lite topics, the current leases are also stored.
+All messages below `committed_offset` are done. Above `committed_offset`, the offsets of messages that are
+done are stored as ranges. For each message that is not done, the failed attempts are stored (`attempts.py`).
+For message groups and lite topics, the current leases are also stored.
 
-`GroupOffsets` contains the entire durable state of a group on a queue. The durable state is changed only by
-records. The operation that decides on a change and the recovery that replays its record call the same
-function:
+`GroupOffsets` contains the entire durable state of a group on a queue. Every change to the durable state is
+recorded in the log. The same functions apply changes during operation and during recovery:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
     reopen      finished messages must be delivered again                  `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
-A lease of a message without a message group is not recorded. Such a lease exists only in `in_flight.py`.
+Leases on messages without a message group are not recorded. Such leases exist only in memory
+(`in_flight.py`).
 
-Memory: The attempts of all unfinished messages are stored, and one range is stored for each hole between
-finished messages. Weak spot: A single message that is never acknowledged prevents the committed offset from
-advancing. In this case, the finished messages above the committed offset use one range for each hole, and
-`tried` and a long `finish` iterate over all attempts.
+Memory usage is one entry for each unfinished message that has been attempted, and one range for each hole
+between finished messages. Weak spot: A single message that is never acknowledged prevents the committed
+offset from advancing. In this case, one range is stored for each hole above the committed offset, and `tried`
+and a long `finish` iterate over all attempts.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ from consumequeue.offset_ranges import OffsetRanges
 
 
 class GroupOffsets:
-    """The offsets of a group on a queue. Initially, all messages below `committed_offset` are done."""
+    """The durable offsets of a group on a queue.
+
+    Initially, all messages below `committed_offset` are done.
+    """
 
     def __init__(self, committed_offset: int = 0) -> None:
         self.committed_offset = committed_offset
         self.leases: dict[int, LeaseEntry] = {}
-        """The current FIFO leases, keyed by queue offset. Each leased offset also has recorded attempts."""
+        """The current FIFO leases, keyed by queue offset. Each leased offset also has an entry in
+        `_attempts`."""
         self._done = OffsetRanges()
         self._attempts: dict[int, Attempts] = {}
 
     @property
     def is_untouched(self) -> bool:
-        """True if the group has no state on the queue."""
+        """True if the group has no state for the queue."""
         return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
@@ -54,7 +58,7 @@ class GroupOffsets:
 
     @property
     def done_until(self) -> int:
-        """The end offset of the last finished message."""
+        """The offset that follows the last finished message."""
         return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
@@ -72,11 +76,11 @@ class GroupOffsets:
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the number of recorded attempts for a message, including the attempt of a FIFO lease."""
+        """Return the recorded attempts for a message, including the attempt of a current FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
-        """Return whether a message is not done and has been delivered before, according to the records."""
+        """Return whether an attempt is recorded for a message that is not done."""
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
@@ -128,7 +132,7 @@ class GroupOffsets:
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """Reopen offsets that are done, given in ascending order.
+        """Mark messages as not done, given their offsets in ascending order.
 
         This method is used for queues of lite topics.
         """
@@ -144,16 +148,16 @@ class GroupOffsets:
     def freeze(self) -> Any:
         """Return the state for a snapshot: offsets, ranges of finished messages, attempts, and FIFO leases.
 
-        Leases that were extended by a takeover are in a separate field, which older programs ignore.
+        Leases that were extended by a takeover are listed in a separate field, which older programs ignore.
         """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
         """Return the current state, which `kept` converts to a snapshot row.
 
-        For most queues, the committed offset is the entire state. The committed offset is then returned on
-        its own, so that a checkpoint of many queues takes little event loop time. For an untouched queue, the
-        result is 0.
+        If the committed offset is the entire state, as for most queues, only the committed offset is
+        returned. As a result, a checkpoint of many queues takes little event loop time. For an untouched
+        queue, the result is 0.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -180,8 +184,8 @@ class GroupOffsets:
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
-        # The shorter of the two possible loops is used. A call contains few acknowledgements. In contrast, a
-        # filter skips up to 8,192 messages at once, few of which have attempts.
+        # The shorter of two loops is used. A call acknowledges few messages, whereas a filter may skip up to
+        # 8,192 messages at once, few of which have attempts.
         known = self._attempts
         is_short = end - first <= len(known)
         for offset in range(first, end) if is_short else [at for at in known if first <= at < end]:
@@ -199,7 +203,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Return the snapshot row for a result of `taken`. The function is thread-safe."""
+    """Convert a result of `taken` to a snapshot row. The function is thread-safe."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}
@@ -212,7 +216,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the entry for a lease in a snapshot."""
+    """Return the lease entry for a lease in a snapshot row."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)
