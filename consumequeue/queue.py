@@ -1,31 +1,29 @@
-"""The index of a single queue of a topic.
+"""Implements the index of a single queue.
 
 Entry n, which begins at byte 20 n, contains the location of the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
 
-The index depends only on the log, and is rebuilt if it is deleted. The files have the format of
-`ConsumeQueue` files in RocketMQ. New entries are added to the tail, which is kept in memory until a worker
-has written the entries to a file (`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each
-file, because the entries themselves have no CRC.
+The index is derived from the log, and is rebuilt if it is deleted. The file format is that of RocketMQ's
+`ConsumeQueue` files. New entries are added to the tail, which is kept in memory until a worker has written
+the entries to a file (`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each file, because
+the entries themselves have no CRC.
 
 Rules:
 - No file is opened at startup. Bytes beyond `written_count` are invalid and are overwritten later.
-- Every read of a file is verified block by block against the CRCs of the written bytes. Therefore, only
-  entries that were written are returned, and no message is skipped because of a damaged entry. The first read
-  of a file in each process reads the whole file and computes the CRCs of the blocks, because a snapshot
-  contains only one CRC for each file.
-- A file is considered damaged if it does not match its CRC, is too short, or cannot be read. A damaged queue
+- Every read of a file is verified against the CRCs of the written blocks. Therefore, a damaged entry is never
+  returned, and never causes a message to be skipped. The first read of a file in each process reads the whole
+  file and computes the CRCs of the blocks, because a snapshot contains only one CRC for each file.
+- A file is considered damaged if it is too short, cannot be read, or does not match its CRC. A damaged queue
   file does not stop the broker, because the queues can be rebuilt. The damage is reported once, and the file
-  is not read again. Attempts to read entries from the file fail until the queues are rebuilt at the next
-  startup.
+  is not read again. Until the queues are rebuilt at the next startup, reads of entries in the file fail.
 
 Cost: An entry occupies 20 bytes. The first read of a file reads up to 6 MB, and each later read reads one or
-two blocks of 2,560 bytes. A search by log offset requires about 20 reads. A queue uses 500 bytes of memory,
-including one entry and the references in `Dispatch`, plus up to 9 KB of block CRCs for each file that has
-been read. Weak spots: Damage on disk is detected at the first read of a file, not at startup. If the disk is
-full, tails grow without limit.
+two blocks of 2,560 bytes. A search by log offset requires about 20 reads. Memory usage is 500 bytes for a
+queue with one entry, including references in `Dispatch`, plus up to 9 KB of block CRCs for each file that has
+been read. Weak spots: Damage to a file is not detected until the first read of the file. If the disk is full,
+tails grow without limit.
 """
 
 from __future__ import annotations
@@ -62,26 +60,26 @@ _ADVICE: Final = "The queues are made anew from the log at the next start: resta
 
 
 FoundDamaged = Callable[[str, str], None]
-"""A function that is called with the path of a damaged file and a message that describes the damage."""
+"""A function that is called with the path of a damaged file and a description of the damage."""
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Do nothing. This function is passed by tools that verify the files."""
+    """Do nothing. This function is used by tools that verify the files themselves."""
 
 
 def is_of_others(error: OSError) -> bool:
-    """Return whether opening a file failed for a reason unrelated to the file.
+    """Return whether an error is unrelated to the file that was accessed.
 
-    Examples are a shortage of file descriptors in the process and a failed sync of a folder.
+    Examples are a lack of file descriptors in the process and a failed sync of a folder.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_of_folder(path: str, error: OSError) -> bool:
-    """Return whether a failure was caused by syncing the queue folder that contains a file.
+    """Return whether an error was caused by a failed sync of the queue folder that contains a file.
 
-    If syncing the folder fails, the directory entry of the file may be lost, just as the content of a file
-    may be lost if syncing the file fails.
+    In this case, the directory entry of the file may be lost, just as the content of a file may be lost after
+    a failed sync of the file.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -89,7 +87,7 @@ def is_of_folder(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """Entries to be written to a queue file, starting at byte `position`."""
+    """Entries to be written to a queue file at byte `position`."""
 
     path: str
     position: int
@@ -97,7 +95,7 @@ class QueueWrite(NamedTuple):
 
 
 class TakenQueue(NamedTuple):
-    """The state of a queue at a point in time, which `kept` converts to a row of a snapshot."""
+    """The state of a queue at a point in time, which `kept` converts to a snapshot row."""
 
     written_count: int
     crcs: dict[int, int]
@@ -197,19 +195,19 @@ class ConsumeQueue:
         extended in place."""
         self.min_offset = 0
         self._begins_at = UNKNOWN
-        # The entries are stored as bytes, because reading many queues would otherwise create too many objects
-        # for the Python garbage collector.
+        # The entries are stored as bytes, because the objects created by reading many queues would slow down
+        # the Python garbage collector.
         self._read_ahead = b""
         self._read_ahead_from = 0
         self.compared_bytes = 0
-        """The total size in bytes of the files that were read as a whole, which is a measure of how long the
+        """The total size in bytes of the files that were read as a whole. The size indicates how long the
         event loop was blocked."""
         self.noted_bytes = 0
         """The size of the tail in bytes when `consumequeue.tails` last checked it."""
 
     @property
     def tail_bytes(self) -> int:
-        """The size in bytes of the entries that exist only in memory."""
+        """The total size in bytes of the entries that exist only in memory."""
         return len(self._tail)
 
     @property
@@ -240,10 +238,7 @@ class ConsumeQueue:
         return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
-        """Return the entry at an offset below `end_offset`.
-
-        Entries that are likely to be read next are read ahead.
-        """
+        """Return the entry at an offset below `end_offset`, and read subsequent entries ahead."""
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         if not 0 <= at < len(self._read_ahead):
@@ -254,21 +249,21 @@ class ConsumeQueue:
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries starting at `queue_offset`.
 
-        Only entries that are already read ahead are returned.
+        Only entries that have already been read ahead are returned.
         """
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries starting at `queue_offset`, but do not read beyond the end of a file.
+        """Return up to `count` entries starting at `queue_offset`, but not beyond the end of a file.
 
         The entries of a gap have a `record_bytes` value of 0.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return the entries that `get` would return as an array of `entry.ENTRY`.
+        """Return the same entries as `get`, as an array of `entry.ENTRY`.
 
         The array is empty if the file was deleted.
         """
@@ -277,11 +272,12 @@ class ConsumeQueue:
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
         """Return the first of `count` offsets, starting at `queue_offset`, whose tag hash is in `tags_codes`.
 
-        A gap counts as a match, because the tags of lost messages are unknown. `tags_codes` must be in
-        ascending order. If no entry matches, return the offset after the examined entries. At least one entry
-        is examined.
+        A gap entry is considered a match, because the tag of a lost message is unknown. `tags_codes` must be
+        in ascending order. If no entry matches, return the offset that follows the examined entries. At least
+        one entry is examined.
         """
-        # The block size grows, so that the cost of a call is proportional to the number of skipped entries.
+        # The block size increases, so that the cost of a call is proportional to the number of skipped
+        # entries.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
@@ -295,11 +291,10 @@ class ConsumeQueue:
     def gap_end(self, queue_offset: int) -> int:
         """Return the end of the gap that contains `queue_offset`, or the offset at which the search stopped.
 
-        The search covers a limited number of entries. Adjacent gaps from different damaged ranges are
-        separate gaps, because the entries of each gap contain the offset of the record that follows its own
-        range.
+        The number of examined entries is limited. Adjacent gaps that result from different damaged ranges are
+        separate gaps. The entries of a gap contain the offset of the record that follows the damaged range.
         """
-        # The block size grows as in `next_match`, because a queue may have many gaps, most of which are
+        # The block size increases as in `next_match`, because a queue may have many gaps, most of which are
         # short.
         at, block, place = queue_offset, _MATCHED_AT_FIRST, None
         while at < queue_offset + _GAP_AT_ONCE:
@@ -328,7 +323,7 @@ class ConsumeQueue:
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return the log offset of the entry that precedes the gap containing `queue_offset`.
+        """Return the log offset in the entry that precedes the gap containing `queue_offset`.
 
         Return -1 if the gap is at the start of the queue. If the preceding entry belongs to another gap,
         return the offset of the record that follows that gap, minus 1. Raise `StoreDamaged` if a file is
@@ -340,8 +335,8 @@ class ConsumeQueue:
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the encoded bytes of up to `count` entries starting at `queue_offset`.
 
-        The read does not extend beyond the end of a file. Return b"" if the file is not needed because its
-        entries are below `min_offset`. Raise `StoreDamaged` if a file that is needed is missing or too short.
+        The result does not extend beyond the end of a file. Return b"" if all entries of the file are below
+        `min_offset`. Raise `StoreDamaged` if a needed file is missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
@@ -376,10 +371,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes from a file.
-
-        If the disk cannot read them, report the damage and raise `StoreDamaged`.
-        """
+        """Return bytes from a file. If the bytes cannot be read, report the damage and raise `StoreDamaged`."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -390,7 +382,7 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report that a file is damaged, and return the exception for the reader."""
+        """Record and report that a file is damaged, and return the exception to be raised."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
@@ -429,8 +421,8 @@ class ConsumeQueue:
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
         """Return whether all files with entries at or above `min_offset` are undamaged.
 
-        If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted them and
-        the retention record is replayed later.
+        If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted the files
+        before the retention record is replayed.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -452,9 +444,9 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the tail to the files without syncing them, and return the paths of the files.
+        """Write the tail to files without syncing, and return the paths of the files.
 
-        No sync is needed, because the files can be rebuilt. Raise OSError if the disk is full. Entries that
+        No sync is required, because the files can be rebuilt. Raise OSError if the disk is full. Entries that
         could not be written stay in the tail and can still be read.
         """
         writes = self.unwritten()
@@ -480,7 +472,7 @@ class ConsumeQueue:
     def doubt(self, path: str) -> None:
         """Mark a file as untrusted for later processes, because written data may be lost after `SyncFailed`.
 
-        The current process continues to read the file as long as the disk returns the written bytes.
+        The current process continues to use the file as long as reads return the written bytes.
         """
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
@@ -499,7 +491,10 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return the file writes for up to `count_max` entries of the tail. The entries stay in the tail."""
+        """Return the file writes for up to `count_max` entries of the tail.
+
+        The entries remain in the tail.
+        """
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
             QueueWrite(self._path(at), inside, part) for at, inside, part in _parts(self._written_count, some)
@@ -537,8 +532,8 @@ class ConsumeQueue:
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
         """Return the CRC of a file truncated to `length` bytes.
 
-        If the file is damaged, return a CRC that does not match. A file that the disk cannot read is treated
-        as damaged, because it can be rebuilt and must not prevent startup.
+        If the file is damaged, return a CRC that does not match the file. An unreadable file is treated as
+        damaged, because it can be rebuilt and must not prevent startup.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -562,8 +557,9 @@ class ConsumeQueue:
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
         """Extend the queue to `queue_offset` with gaps that replace lost records."""
-        # All gaps except the last are stored as a hole in the file, which uses no disk space. The last gap is
-        # written, because `adopt` requires the last file to exist with at least one entry.
+        # All gap entries except the last are stored as a hole in the file, which uses no disk space. The last
+        # gap entry is written, because `adopt` requires that the last file exist and contain at least one
+        # entry.
         if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
@@ -573,15 +569,15 @@ class ConsumeQueue:
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
         """Begin an empty queue at an offset.
 
-        The range up to `lost_until` is a gap, because its records were destroyed by damage. The gap
-        overwrites old bytes in files that an earlier process has written.
+        The range up to `lost_until` becomes a gap, because its records were destroyed by damage. The gap
+        overwrites old bytes in files written by an earlier process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
         self._tail += entry.encode(Entry(physical_offset, 0, 0)) * (lost_until - queue_offset)
 
     def first_from(self, log_offset: int) -> int:
-        """Return the first queue offset whose record is located at or after a log offset.
+        """Return the first queue offset whose record begins at or above a log offset.
 
         If a file is damaged, return the current first offset of the queue.
         """
@@ -591,11 +587,11 @@ class ConsumeQueue:
         return self.min_offset
 
     def _search(self, log_offset: int) -> int:
-        """Return the first queue offset whose record is at or after a log offset, or raise `StoreDamaged`.
+        """Return the first queue offset whose record begins at or above a log offset.
 
-        The search does not verify the entries that it passes, and therefore reads at most two whole files.
-        The result and the preceding entry are verified, which is sufficient because log offsets are in
-        ascending order.
+        Raise `StoreDamaged` if a file is damaged. Intermediate entries are not verified, so the search reads
+        at most two whole files. The result and the preceding entry are verified, which is sufficient because
+        log offsets are in ascending order.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -611,7 +607,7 @@ class ConsumeQueue:
     def peek(self, queue_offset: int) -> Entry:
         """Return an entry without verifying it and without reading the whole file.
 
-        The caller must verify the result. Return a gap if the file does not contain the entry. Raise
+        The caller must verify the entry. Return a gap entry if the file does not contain the entry. Raise
         `StoreDamaged` if the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
@@ -629,7 +625,7 @@ class ConsumeQueue:
     def _begin(self) -> int:
         """Return the log offset in the first entry.
 
-        The offset is cached, so that retention needs to read fewer files.
+        The offset is cached to reduce the number of files that retention must read.
         """
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
@@ -645,12 +641,12 @@ class ConsumeQueue:
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def whole_bytes(self, queue_offset: int) -> int:
-        """Return the size of the file that contains an entry if reading the entry reads the whole file.
+        """Return the number of bytes that must be read to verify a file before an entry can be read.
 
-        If only a part of the file must be read, return 0.
+        Return 0 if the whole file does not have to be read.
         """
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
-            return 0  # The entry may have been read from the tail, in which case the file has not been read.
+            return 0  # The entry may have been read from the tail without reading the file.
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
@@ -667,8 +663,8 @@ class ConsumeQueue:
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
         """Increase the first offset of the queue to `min_offset`, but not beyond the end of the queue.
 
-        If the log offset in the entry at `min_offset` is known (`place`), it is passed as `begins_at` to save
-        a later search.
+        If the log offset in the entry at `min_offset` is known (`place`), the caller passes it as `begins_at`
+        to avoid a later read.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -699,7 +695,7 @@ class ConsumeQueue:
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def unneeded(self) -> list[str]:
-        """Return the paths of the files to delete. All entries in these files are below `min_offset`.
+        """Return the paths of the files to be deleted. All entries in these files are below `min_offset`.
 
         The returned files are no longer read. If the tail continues a file, the file is kept, because writing
         the tail would create the file again.
@@ -718,7 +714,7 @@ class ConsumeQueue:
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:
-        """If the tail begins in a file that will be deleted, write as much of the tail as possible.
+        """If the tail begins in a file that is to be deleted, write as much of the tail as possible.
 
         Return the paths of the written files. Raise `SyncFailed` if a folder that also contains other files
         cannot be synced, because the operating system reports the failure only once.
@@ -753,7 +749,7 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log. The file starts with gaps."""
+        """Begin a queue whose first records are no longer in the log. The first file begins with a hole."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
@@ -775,23 +771,24 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 
 
 def kept(taken: TakenQueue) -> Row:
-    """Return the row of a queue for a snapshot. The function is thread-safe.
+    """Return the snapshot row of a queue.
 
-    The row contains the number of entries in files, a tuple (first byte, CRC-32) for each file, and the first
-    offset. The row also contains the tail in base64 and the log offset in the first entry, or `UNKNOWN`.
+    This function is thread-safe. The row contains the number of entries in files, a (first byte, CRC-32)
+    tuple for each file, and the first queue offset. The row also contains the tail in base64 format, and the
+    log offset in the first entry or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of the part of a file before byte `inside`. A missing file is treated as a hole."""
+    """Return the CRC of the first `inside` bytes of a file. A missing file is treated as a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue as stored in a row of a snapshot."""
+    """A queue as stored in a snapshot row."""
 
     topic: str
     queue_id: int
@@ -808,15 +805,14 @@ class StoredQueue(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The queue offset after the last entry."""
+        """The queue offset that follows the last entry."""
         return self.written_count + len(self.tail) // ENTRY_BYTES
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues stored in the rows of a snapshot. If the rows are None, no queues are yielded.
+    """Yield the queues stored in snapshot rows. If `rows` is None, no queues are yielded.
 
-    Topic names are interned, because parsing JSON creates a separate string for each row, and the process
-    needs only one string for each topic.
+    Topic names are interned, because JSON parsing would otherwise create a separate string for each row.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -825,25 +821,25 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return the log offset in an entry, for use in searches.
+    """Return the log offset by which an entry is ordered in searches.
 
-    The entries of a gap contain the offset of the record that follows the gap. A search must place the gap
-    before this record, so the result is that offset minus 1.
+    A gap entry contains the offset of the record that follows the gap. Because the gap must be ordered before
+    this record, the result for a gap entry is the offset minus 1.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the file writes for the tail of a queue (topic, queue ID) whose state was taken.
+    """Yield the file writes for the tail in `taken`, where `key` is (topic, queue ID).
 
-    The function is thread-safe.
+    This function is thread-safe.
     """
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the parts of a tail: the first byte of the file, the position in the file, and the entries."""
+    """Yield (first byte of the file, position in the file, entries) for each part of a tail."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -853,9 +849,10 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return an array that shows which codes are in `wanted`, which must be in ascending order.
+    """Return a Boolean array that indicates which codes are in `wanted`.
 
-    With 2,048 wanted codes, each code requires 12 steps.
+    `wanted` must be in ascending order. If `wanted` contains 2,048 codes, the search for each code requires
+    12 steps.
     """
     at = np.searchsorted(wanted, codes)
     found: Flags = wanted[np.minimum(at, len(wanted) - 1)] == codes
@@ -863,7 +860,7 @@ def _is_in(codes: Integers, wanted: Integers) -> Flags:
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield a tuple (path, length in bytes, CRC-32) for each file that contains entries of a queue.
+    """Yield a (path, length in bytes, CRC-32) tuple for each queue file with remaining entries.
 
     The last file is always included, because its CRC is updated when entries are added.
     """

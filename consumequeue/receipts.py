@@ -1,13 +1,14 @@
 """Encodes receipt handles.
 
-A receipt handle is the text form of a lease, with the nine fields of RocketMQ, an epoch, and a generation.
+A receipt handle identifies a lease, and consists of the nine fields used by RocketMQ, an epoch, and a
+generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
-Clients treat a receipt handle as opaque. The generation is unique to one lease, so that a receipt handle is
-rejected after its message has been acknowledged or leased again. If the epoch of the lease is 0, the epoch is
-omitted. (See `ReceiptHandle` in RocketMQ.)
+Clients treat a receipt handle as opaque. Each lease has a unique generation, so a receipt handle is rejected
+after its message has been acknowledged or leased again. If the epoch of the lease is 0, the epoch is omitted.
+(See `ReceiptHandle` in RocketMQ.)
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the receipt handle for a lease, which can be passed to `decode`. Times are in ms since 1970."""
+    """Return the receipt handle for a lease, which `decode` can decode. Times are in ms since 1970."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -57,7 +58,7 @@ def generation_of(handle: str) -> int:
 def decode(handle: str) -> Receipt:
     """Return the content of a receipt handle, or raise `InvalidReceiptHandle` if it is malformed.
 
-    The result is cached, because the handle of a lease that has ended is decoded twice.
+    The result is cached, because the receipt handle of an ended lease is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

@@ -1,10 +1,11 @@
-"""Implements a run store, which is an index whose entries are in memory and in sorted runs.
+"""Implements run stores.
+
+A run store is an index that stores recent entries in memory and older entries in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-The broker has two kinds of run stores. Each kind of run store has its own schema, in-memory structure, and
-lookup methods:
+There are two kinds of run stores, each of which has its own schema, in-memory structure, and lookup methods:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
@@ -14,29 +15,28 @@ lookup methods:
     damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
 1. Files are written by the checkpoint worker, and are listed in the snapshot of the checkpoint. A file is
-   never modified, and its number is never reused. A file is deleted when neither the new snapshot nor the
-   previous snapshot lists it, because recovery may start from either snapshot. The snapshot of a failed
-   checkpoint may exist on disk. Therefore, the runs of a failed checkpoint are kept until a checkpoint
+   never modified, and its number is never reused. A file is deleted when it is listed in neither the new
+   snapshot nor the previous snapshot, because recovery may start from either snapshot. The snapshot of a
+   failed checkpoint may exist on disk. Therefore, the runs of a failed checkpoint are kept until a checkpoint
    succeeds.
 2. A merge drops expired entries. If only the newest entry for a key is valid, an expired entry is kept as
-   long as a run outside the merge may contain an older entry for the same key. Without the expired entry, the
-   older entry would become valid again. As a result, a lookup may return expired entries, and the caller must
-   check them against its clock or offset.
+   long as a run that is not part of the merge may contain an older entry for the key. Without the expired
+   entry, the older entry would become valid again. As a result, a lookup may return expired entries, and the
+   caller must check whether an entry has expired.
 3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. A derived
-   index is restored either completely or not at all. As long as a derived index has a damaged run, its part
-   of each snapshot is None, and the index is rebuilt at the next startup. If no file can be written to a
-   folder, the folder is set aside (`consumequeue.aside`). An index that is not derived keeps its damaged
-   runs, because they contain the only copy of their entries. Lookups that need a damaged block raise
+   index is restored either completely or not at all. If a derived index has a damaged run, snapshots contain
+   None for the index, and the index is rebuilt at the next startup. If files cannot be written to the folder
+   of a derived index, the folder is set aside (`consumequeue.aside`). An index that is not derived keeps its
+   damaged runs, because they contain the only copy of their entries. Lookups that need a damaged block raise
    `StoreDamaged`, and all other lookups succeed. A read error (EIO) is also treated as damage, and does not
    prevent startup or checkpoints.
 4. Runs are selected for merging by size. A run is merged when the later runs and the new entries together
    contain at least three times as many entries. As a result, an index has about three runs of each size, and
-   an entry is rewritten only when its run becomes four times as large.
+   an entry is rewritten only when it moves to a run that is at least four times as large.
 
-Memory: Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in
-memory, or in runs that are not listed in any snapshot. Recovery may replay more than `UNSAVED_MAX` entries,
-and therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older
-runs.
+Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in memory
+or in runs that are not listed in any snapshot. Recovery may replay more than `UNSAVED_MAX` entries, and
+therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ UNSAVED_MAX: Final = 1_000_000
 _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
-"""A function that returns which entries have expired at a given time or log offset."""
+"""A function that returns a Boolean array indicating which entries have expired at a time or log offset."""
 
 
 class Unsaved(Protocol):
@@ -79,7 +79,10 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """The state of a run store for a checkpoint, which consists of closed entries in memory and runs."""
+    """The state of a run store for a checkpoint.
+
+    The state consists of closed in-memory structures and runs.
+    """
 
     schema: Schema
     folder: str
@@ -93,14 +96,13 @@ class RunsToWrite:
     """The time or offset that is passed to `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
-    """The runs after the call of `write`, or None before the call."""
+    """The runs that result from `write`, or None if `write` has not been called."""
 
     def write(self, disk: Disk) -> None:
-        """Write the new entries, merged with older runs according to rule 4, to a single durable run.
+        """Merge the new entries with the runs selected by rule 4, and write the result to a durable run.
 
-        A damaged run and all older runs are left unchanged. If no file can be written to the folder of a
-        derived index, the folder is set aside, and all of its runs are considered damaged. Raise OSError on
-        failure.
+        A damaged run and all older runs are left unchanged. If files cannot be written to the folder of a
+        derived index, the folder is set aside, and all runs are considered damaged. Raise OSError on failure.
         """
         try:
             self._write(disk)
@@ -163,8 +165,8 @@ class RunsToWrite:
             raise
 
     def _needed(self, entries: Entries, older: tuple[Run, ...]) -> Entries:
-        """Return all entries except expired entries that do not hide an older entry."""
-        # A false positive of a filter only keeps an entry until the next merge.
+        """Return all entries except expired entries that do not supersede an older entry."""
+        # After a false positive of a filter, an expired entry is only kept until the next merge.
         is_over = self.is_over(entries, self.until)
         if self.schema.newest_only and older and is_over.any():
             probes = probes_of(entries["key"])
@@ -228,7 +230,7 @@ class RunStore(Generic[Memory]):
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the state for a checkpoint. Another thread may write this state.
+        """Return the state to be written by a checkpoint. Another thread may write the state.
 
         The caller must report the result by calling `written` or `failed`. No entries are removed from memory
         until the result has been reported.
@@ -237,8 +239,8 @@ class RunStore(Generic[Memory]):
             self._closed.append(self._recent)
             self._closed_count += len(self._recent)
             self._recent = self._begin()
-        # A number is used only once, even if no file is written, because a file that is listed in a snapshot
-        # must never change.
+        # Each number is used only once, even if no file is written, because a file listed in a snapshot must
+        # never change.
         self._next_number += 1
         assert all(run.number < self._next_number - 1 for run in self._runs), "a run's number comes again"
         return RunsToWrite(
@@ -254,7 +256,7 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """Replace the sources of a durable checkpoint with the runs that the checkpoint has written."""
+        """After a successful checkpoint, replace the written entries and merged runs with the new runs."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
@@ -268,19 +270,19 @@ class RunStore(Generic[Memory]):
         self._use(done)
 
     def _use(self, done: RunsToWrite) -> None:
-        """Start using the runs that were written. If no run was written, reopen the newest closed entries."""
+        """Start using the written runs. If no run was written, reopen the newest closed structure."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
-            # Only one structure is reopened, because every failed checkpoint would otherwise leave another
-            # structure behind, and each lookup searches all structures.
+            # Only one structure is reopened. Otherwise, every failed checkpoint would leave another structure
+            # behind, and each lookup searches all structures.
             newer, self._recent = self._recent, self._closed.pop()
             self._closed_count -= len(self._recent)
             self._recent.take(newer)
 
     def spill(self, until: int) -> None:
-        """Write a run if the memory is full.
+        """Write a run if too many entries are in memory.
 
         This method is used by recovery, which may add any number of entries. If the disk is full, new entries
         stay in memory, and the write is retried after the same number of further entries.
@@ -297,9 +299,10 @@ class RunStore(Generic[Memory]):
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Restore the runs from a snapshot, and return a description of any damage, or "" if there is none.
 
-        The files listed in other snapshots are also kept. A derived index is restored only if all of its runs
-        are undamaged and readable. In any other index, a lost run is kept and is also listed in later
-        snapshots, because its entries are missing but not wrong. Raise OSError on failure.
+        Files that are listed in other snapshots are kept, and all other files are deleted. A derived index is
+        restored only if all of its runs are undamaged and readable. In any other index, an unreadable run is
+        kept and is also listed in later snapshots, because the remaining entries of the index are correct.
+        Raise OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -321,8 +324,8 @@ class RunStore(Generic[Memory]):
     def _delete_unnamed(self, names: frozenset[str]) -> str:
         """Delete the files that are not in `names`.
 
-        Return the error if the folder cannot be listed, or "" if it can. Files of a derived index that cannot
-        be deleted are left for the next checkpoint to delete. For any other index, raise OSError.
+        Return an error message if the folder cannot be listed, or else "". If a file of a derived index
+        cannot be deleted, the next checkpoint retries the deletion. For any other index, raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)
@@ -359,7 +362,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return how many of the oldest runs are excluded from a merge with `new_count` new entries."""
+    """Return the number of oldest runs that are excluded from a merge with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -373,9 +376,10 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete all files in a folder that are not in `names`, as far as possible.
+    """Delete all files in a folder that are not in `names`.
 
-    The first OSError is raised at the end, so that one failure does not prevent other deletions.
+    A failure does not prevent other deletions. The first OSError is raised after all files have been
+    processed.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

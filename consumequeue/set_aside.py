@@ -1,16 +1,17 @@
-"""Stores the messages of a queue that are set aside for other filters of the consumer group.
+"""Stores the messages of a queue that are set aside for other filters of a consumer group.
 
 If a message does not match the filter of a receive but matches another filter of the group, the message is
-set aside. A later receive whose filter matches takes these messages, beginning with the lowest offset.
+set aside. These messages are delivered to later receives with a matching filter, beginning with the lowest
+offset.
 
 Each filter corresponds to a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each
 message is in only one heap, regardless of the number of filters. The next message for a filter is the lowest
-head of all heaps whose mask contains the bit of the filter. If the filters of the group change, the meaning
-of the bits changes. In this case, `take_all` removes all messages in one step, and every message is checked
-again. A receive can cause a change of filters, so the cost per message must not exceed the normal cost of a
-message.
+of the head offsets of all heaps whose mask contains the filter's bit. If the filters of the group change, the
+meaning of the bits changes. In this case, `take_all` removes all messages in one step, and each message is
+checked again. Because a receive can change the filters of a group, this step must not cost more per message
+than normal processing.
 
-Memory: Each message uses one dictionary entry and one heap entry, for up to `PARKED_PER_QUEUE_MAX` messages
+Memory usage is one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
 (`consumequeue.in_flight`). Cost: Adding or taking a message requires one heap operation. `first` reads the
 heads of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, but usually only one or two. Weak spot: If a message is
 finished by retention or by an operator, its heap entry remains until it reaches the head of the heap.
@@ -45,7 +46,7 @@ class SetAsideOffsets:
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
-        """Return the lowest offset for a filter, or None if there is none."""
+        """Return the lowest offset that is set aside for a filter, or None if there is none."""
         heads = [self._head(mask) for mask in list(self._heaps) if mask & filter_bit]
         return min((one for one in heads if one is not None), default=None)
 
@@ -81,7 +82,7 @@ class SetAsideOffsets:
         return counts
 
     def _head(self, mask: int) -> int | None:
-        """Return the lowest valid offset in a heap. If the heap is empty, drop it and return None."""
+        """Return the lowest valid offset in a heap. If there is none, drop the heap and return None."""
         heap = self._heaps[mask]
         while heap and self._wanted_by.get(heap[0]) != mask:
             heapq.heappop(heap)

@@ -21,25 +21,26 @@ bytes, and a tail.
 
 Integers are little-endian, and unused bytes are set to zero. A file is written under a temporary name, and
 the header is written last. The file is then renamed, so that it is either complete or absent. The CRC of a
-block includes the block number, so that a misplaced block is detected.
+block depends on the block number, so that misplaced blocks are detected.
 
 Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are kept in
 memory. Looking up a key that is not in the run usually requires no read, and looking up a key that is in the
 run requires reading one block. To limit memory usage, a run that has more than `filtered_max` entries has no
 filter, and each lookup in such a run reads a block. If the fences or the filter are damaged, lookups return
-the same results but require more reads. No entry is returned from a damaged block, or from a file whose
-header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived
-index, every error that concerns the file is treated as damage. For any other index, only EIO is treated as
-damage.
+the same results, but require additional reads. No entry is returned from a damaged block, or from a file
+whose header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a
+derived index, every error that concerns the file is treated as damage. For any other index, only EIO is
+treated as damage.
 
-**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source. The
-pass yields all entries up to the lowest of the last entries in the chunks. Therefore, each pass consumes at
-least one whole chunk, and each source has at most one chunk in memory. Entries with the same key and minor
-field are always in the same pass.
+**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source, and
+yields all entries up to the lowest of the last entries of the chunks. Therefore, each pass consumes at least
+one whole chunk, and at most one chunk of each source is in memory. Entries with the same key and minor field
+are always in the same pass.
 
 Cost: A lookup takes 0.3 us for a run that does not contain the key, and 8 us for each block that is read.
-Memory: A run with a filter uses 12 to 25 bits per entry. Each block uses 8 bytes, and a merge uses one chunk
-per source. Weak spot: A merge rewrites every entry, even if the runs have no entries in common.
+Memory usage is 8 bytes per block for the fences. With a filter, the total is 12 to 25 bits per entry. A merge
+uses the memory of one chunk per source. Weak spot: A merge rewrites every entry, even if the runs have no
+entries in common.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from consumequeue.bloom_filter import Filter, Mask, Probe, Words
 from consumequeue.queue import is_of_others
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
-"""An array of entries of a schema."""
+"""An array of entries in the format of a schema."""
 
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
@@ -76,7 +77,7 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The dtype of the entries in a run, and the rules of the index.
+    """The entry format and the rules of a run store.
 
     The dtype has the 64-bit fields `key` and `offset`.
     """
@@ -109,7 +110,7 @@ class Schema:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file with `entry_count` entries.
+    """A file that contains `entry_count` entries.
 
     The offsets of the entries range from `first_offset` up to `end_offset`, exclusive.
     """
@@ -165,8 +166,8 @@ class Run:
     def load(self, disk: Disk) -> None:
         """Load the fences and the filter into memory, and determine whether the run is lost.
 
-        A run is lost if its header or, for a derived index, its tail cannot be read from disk. Raise OSError
-        under the same conditions as `blocks`.
+        A run is considered lost if its header cannot be read from disk. A run of a derived index is also
+        considered lost if its tail cannot be read. Raise OSError under the same conditions as `blocks`.
         """
         try:
             self._load(disk)
@@ -196,7 +197,10 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail. If the tail cannot be read and the index is not derived, return b""."""
+        """Return bytes of the tail.
+
+        For an index that is not derived, return b"" if the bytes cannot be read.
+        """
         try:
             return disk.read(self.path, position, length)
         except OSError as error:
@@ -213,9 +217,9 @@ class Run:
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return whether the run may contain each key, given the probe for each key.
+        """Return, for each probe, whether the run may contain the key.
 
-        Without a filter, all results are True.
+        If the run has no filter, all results are True.
         """
         if self.filter is None:
             return np.ones(len(places), np.bool_)
@@ -278,7 +282,8 @@ class Run:
         """Return the entries of `count` blocks, beginning with block `number`, or raise `StoreDamaged`.
 
         `StoreDamaged` is also raised if the blocks cannot be read from disk. OSError is raised if the error
-        does not concern the file, or if the index is not derived and the error is not EIO.
+        does not concern the file. For an index that is not derived, OSError is also raised if the error is
+        not EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -295,12 +300,12 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """The message about a damaged run, including advice for the operator."""
+        """The error message for a damaged run, including advice for the operator."""
         return self.lost or f"{self.wrong} {self.schema.advice}"
 
     @property
     def wrong(self) -> str:
-        """The message about a damaged run, without advice."""
+        """The error message for a damaged run, without advice."""
         if self.lost or not self.unread:
             return self.lost or f"{self.path} does not match its CRC."
         if self.schema.is_derived:
@@ -313,7 +318,7 @@ class Run:
     def _unread_or_raise(self, error: OSError) -> str:
         """Record a read error, and return a message that describes the damage.
 
-        Raise the error if it does not concern the file, or if it is not EIO and the index is not derived.
+        Under the same conditions as in `blocks`, raise the error instead.
         """
         if is_of_others(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
@@ -356,7 +361,7 @@ def write_run(
 
 
 def bounds(keys: Words, key: int) -> tuple[int, int]:
-    """Return the range [first, end) of the sorted keys that equal `key`."""
+    """Return the half-open range of positions at which the sorted keys equal `key`."""
     wanted = np.uint64(key)
     first = int(keys.searchsorted(wanted))
     if first == len(keys) or keys[first] != wanted:
@@ -380,7 +385,7 @@ def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iter
     """
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
-        # All further entries of any source are at or above the lowest of the last entries.
+        # All entries that have not been read are at or above the lowest of the last entries.
         last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
         ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
         assert any(ends), "a source is not in order: nothing of it comes up to its last entry"
@@ -401,7 +406,7 @@ def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int)
 
 
 class _FencesRead(Sequence[int]):
-    """The fences of a run, which are read from their blocks on demand."""
+    """The fences of a run, which are read on demand from the first entries of the blocks."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -444,7 +449,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words in pieces, and return the CRC-32 and the end position of the words."""
+    """Write words in several pieces, and return their CRC-32 and the position after the last word."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

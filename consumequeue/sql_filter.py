@@ -3,12 +3,13 @@
 An example is `price > 5 AND region IN ('eu', 'us')`.
 
 The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
-`filter_terms.py`. An expression is parsed once with the package lark. During parsing, the terms are combined
-into a single function. A message matches only if the function returns true. A message does not match if the
-result is false or unknown. Recent filters are cached, because every long poll sends its expression again.
+`filter_terms.py`. Each expression is parsed once, using the package `lark`. During parsing, the terms are
+combined into a single function. A message matches only if the function returns true. A message does not match
+if the result is false or unknown. Recent filters are cached, because every long poll sends its expression
+again.
 
-If Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92. In all other cases, Tidewheel behaves
-like RocketMQ. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
+If Apache RocketMQ's SQL filter deviates from SQL92, Tidewheel follows SQL92. In all other cases, Tidewheel
+behaves as RocketMQ does. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
 `tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
@@ -44,7 +45,8 @@ from consumequeue.filter_terms import Kind, Place, Term, Verdict
 
 _LONG_MAX: Final = 1 << 63
 _STEP_NS: Final = 200
-# The time per byte is 2 ns for properties set by clients, and 16 ns for 6-byte pairs in an imported log.
+# Parsing takes 2 ns per byte for properties set by clients, and 16 ns per byte for 6-byte pairs in an
+# imported log.
 _DECODED_BYTE_NS: Final = 8
 _PASSED_BYTE_NS: Final = 4
 _SHOWN_CHARACTERS: Final = 20
@@ -96,9 +98,10 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """The actions of the parser.
+    """The parser actions.
 
-    There is one method for each grammar rule, which is called when the rule has been matched.
+    The class has one method for each grammar rule. The parser calls the method when the rule has been
+    matched.
     """
 
     def start(self, term: Term) -> Term:
@@ -182,13 +185,13 @@ class _Reading(Transformer[Token, Term]):
 
 
 _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
-"""The parser is created at import, because building its tables takes 30 to 90 ms."""
+"""The parser is created when the module is imported, because building the parser tables takes 30 to 90 ms."""
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """Return the error for a syntax error.
+    """Return the exception for a syntax error.
 
-    The error contains the text that was found and the text that was expected.
+    The error message contains the text that was found and the text that was expected.
     """
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):

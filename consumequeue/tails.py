@@ -1,36 +1,34 @@
 """Manages the tails of queues.
 
-A tail contains the newest entries of a queue and is kept in memory, so that small queues require few file
-writes.
-
-The tail of a queue is kept in memory and in snapshots until it contains `limits.TAIL_ENTRIES_MAX` entries. A
-worker then writes the tail to the file of the queue. If all tails together use too much memory, the largest
+A tail contains the newest entries of a queue, and is kept in memory to reduce the number of file writes for
+small queues. A tail is kept in memory and in snapshots until it contains `limits.TAIL_ENTRIES_MAX` entries. A
+worker then writes the tail to the file of the queue. If the total size of all tails is too large, the largest
 tails are written earlier.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: must be written
 
 Rules:
-- A queue is checked when its tail reaches 8 entries, and each time the tail doubles in size, so that adding
-  an entry requires only one comparison. A tail with fewer than 8 entries does not belong to any class,
-  because it uses less than a third of the other memory of its queue. In a file, the 160 bytes of such a tail
-  would occupy 4 KiB.
+- The size of a tail is checked when the tail reaches 8 entries, and then each time the tail doubles in size.
+  As a result, adding an entry requires only one comparison. A tail with fewer than 8 entries does not belong
+  to any class, because such a tail uses less than a third of the other memory used by the queue. In a file,
+  the 160 bytes of such a tail would occupy 4 KiB.
 - `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
   at most twice `bytes`. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
   until `bytes` is three eighths of the limit. The limit applies to the memory used by all tails, and to their
   part of a snapshot.
-- If the file of a queue cannot be written or created, the queue does not belong to any class and is not
-  included in `bytes`, so that other queues are still written. Such a refused queue is retried after the other
-  queues. Up to eight refused queues are retried at a time. The memory used by refused tails is also limited.
-  If a refused tail reaches 256 KiB, it is dropped. If the refused tails use more than one eighth of
-  `limits.TAILS_BYTES_MAX`, the tails with the oldest attempts are dropped (`to_let_go`). Up to 2,000 tails
-  are dropped at a time, which takes 4 ms.
+- A queue is called refused if its file cannot be written or created. A refused queue does not belong to any
+  class, and is not included in `bytes`, so that other queues are still written. Refused queues are retried
+  after the other queues. Up to eight refused queues are retried at a time. The memory used by refused tails
+  is also limited. If a refused tail reaches 256 KiB, it is dropped. If the refused tails use more than one
+  eighth of `limits.TAILS_BYTES_MAX`, the tails whose last write attempts are the oldest are dropped
+  (`to_let_go`). Up to 2,000 tails are dropped at a time, which takes 4 ms.
 - A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). A write blocks the event
   loop for a few milliseconds before and after the disk is accessed.
 
-Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over very
-many queues, the tails never become full. For example, 80,000 queues with 20 entries each use 32 MiB. In this
-case, each write adds few entries to a file, and a checkpoint must sync many files.
+Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over a
+very large number of queues, the tails do not become full. For example, 80,000 queues with 20 entries each use
+32 MiB. In this case, each write adds few entries to a file, and a checkpoint must sync many files.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class Tails:
         # Dictionaries are used as ordered sets, so that a simulation run can be reproduced from its seed.
         self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
         self._refused: dict[ConsumeQueue, None] = {}
-        """The refused queues, in the order of their last attempts."""
+        """The refused queues, in the order of their last write attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
     def look(self, queue: ConsumeQueue) -> None:
@@ -77,9 +75,9 @@ class Tails:
             self._refused.pop(queue, None)
 
     def refuse(self, queue: ConsumeQueue) -> bool:
-        """Mark a queue as refused, and place it after all queues that are waiting for a retry.
+        """Mark a queue as refused, and move the queue to the end of the retry order.
 
-        Return whether the queue had not been refused before.
+        Return whether the queue was not already marked as refused.
         """
         is_new = queue not in self._refused
         self._note(queue, 0)
@@ -89,7 +87,7 @@ class Tails:
         return is_new
 
     def is_refused(self, queue: ConsumeQueue) -> bool:
-        """Return whether a queue is refused, which means that its last write failed."""
+        """Return whether a queue is marked as refused because its last write failed."""
         return queue in self._refused
 
     def accept(self, queue: ConsumeQueue) -> None:
@@ -138,9 +136,9 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Assign a queue to the class for the size of its tail.
+        """Assign a queue to the class that corresponds to the size of its tail.
 
-        An empty tail does not belong to any class.
+        A queue with an empty tail is removed from all classes.
         """
         more_bytes = now_bytes - queue.noted_bytes
         if queue in self._refused:

@@ -1,23 +1,23 @@
-"""Implements the timer index, which stores the newest fact about each timer or name on disk.
+"""Implements the timer index, which stores the newest fact about each timer and timer name on disk.
 
-The memory usage of the index is bounded.
+The memory usage of the index is limited. The timer index is a run store (`consumequeue.run_store`) with its
+own schema. Two instances exist in separate folders. The first instance contains facts about timer names, with
+the key `hashes_of(topic, name)`. Each of these facts contains the offset, due time, and store time of the
+timer. The second instance contains facts about timer offsets. Each of these facts contains the record that
+ended the timer, the time of this record, and the outcome. Facts in memory are stored in a hash table
+(`timerindex_recent.py`).
 
-The timer index is defined by a schema of `consumequeue.run_store`, and has two instances in separate folders.
-For each timer name, with the key `hashes_of(topic, name)`, the facts are the offset, due time, and store time
-of the timer. For each timer offset, the facts are the record that ended the timer, the time of this record,
-and the outcome. Facts in memory are stored in a hash table (`timerindex_recent.py`).
-
-1. If there are several facts for the same (key, check), only the fact with the highest offset is valid. A
-   lookup searches memory first, and then searches every run that may contain a fact with a higher offset.
+1. If there are several facts for the same (key, check) pair, only the fact with the highest offset is valid.
+   A lookup searches memory first, and then searches every run that may contain a fact with a higher offset.
    Therefore, facts may be added in any order.
 2. A merge keeps the newest facts that have not expired. A lookup may return a fact that has expired.
 3. If the record of a fact was deleted by retention, the run contains the only copy of the fact. Therefore, a
    damaged run is kept until recovery replaces it (`services.broker.timers.timer_facts`).
 
-Cost: Adding a fact takes 0.7 us, and uses 48 bytes until the next checkpoint. A lookup that finds no fact
-takes about 2 us plus 0.3 us per run. A lookup that finds a fact also reads one block. Memory: The index uses
-4 MB, plus 13 to 25 bits for each fact in a run. Weak spot: Facts cannot be derived from the log, so damaged
-facts are lost (rule 3).
+Cost: Adding a fact takes 0.7 us. The fact uses 48 bytes of memory until the next checkpoint. A lookup that
+finds no fact takes about 2 us plus 0.3 us per run. A lookup that finds a fact also reads one block. Memory
+usage is 4 MB, plus 13 to 25 bits for each fact in a run. Weak spot: Facts cannot be derived from the log, so
+facts in damaged blocks are lost (rule 3).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FACTS: Final = Schema(
 
 @lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the key and the check, which have 64 bits each, for a timer name in a topic.
+    """Return the 64-bit key and the 64-bit check for a timer name in a topic.
 
     The result is cached, because the names of a new timer are first looked up and then stored. Computing a
     hash takes 1.5 us.
@@ -67,7 +67,7 @@ def hashes_of(topic: str, name: str) -> tuple[int, int]:
 
 
 class FactIndex(RunStore[Recent]):
-    """An index of the facts in one folder."""
+    """A timer index in one folder."""
 
     def __init__(self, disk: Disk, folder: str, is_expired: IsExpired) -> None:
         super().__init__(disk, folder, FACTS, Recent, is_expired)
@@ -83,9 +83,10 @@ class FactIndex(RunStore[Recent]):
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Record the given damaged runs and any damaged runs that are found by reading all runs.
+        """Record that the given runs are damaged.
 
-        All runs are read only if their total size does not exceed `bytes_max`.
+        If the total size of all runs does not exceed `bytes_max`, read all runs, and also record any damage
+        found.
         """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
@@ -93,7 +94,7 @@ class FactIndex(RunStore[Recent]):
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add one fact, which is given by the fields defined in `timerindex_fact`."""
+        """Add a fact, given the fields defined in `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
@@ -103,8 +104,8 @@ class FactIndex(RunStore[Recent]):
     def newest(self, key: int, check: int) -> FactContent | None:
         """Return the newest fact for a (key, check), or None if there is none.
 
-        A fact that has expired may or may not be returned. Raise `StoreDamaged` if the fact cannot be read,
-        or OSError if the disk fails.
+        Expired facts may or may not be returned. Raise `StoreDamaged` if the fact cannot be read, or OSError
+        if the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
@@ -131,10 +132,10 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return, for each (key, check), whether a fact exists.
+        """Return, for each (key, check) pair, whether a fact exists.
 
-        The result is undefined for a fact that has expired. Raise `StoreDamaged` if a fact cannot be read, or
-        OSError if the disk fails.
+        The result is undefined for expired facts. Raise `StoreDamaged` if a fact cannot be read, or OSError
+        if the disk fails.
         """
         is_known = np.zeros(len(keys), np.bool_)
         for recent in self.recents():

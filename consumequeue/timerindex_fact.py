@@ -1,4 +1,4 @@
-"""Defines the 40-byte format of a fact about a timer, and the rule that selects one of several facts.
+"""Defines the 40-byte format of timer facts, and the rule for selecting the newest of several facts.
 
     key (8), check (8)    the subject of the fact
     offset (8)            the offset of the fact's record; the fact with the highest offset is the newest
@@ -24,7 +24,7 @@ Facts = np.ndarray[Any, np.dtype[np.void]]
 """An array of `FACT`."""
 
 IsExpired = Callable[[Facts, int], Mask]
-"""A function that returns which facts are no longer needed at a time in ms."""
+"""A function that returns a Boolean array indicating which facts have expired at a time in ms."""
 
 
 class FactContent(NamedTuple):
@@ -36,9 +36,9 @@ class FactContent(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact for each (key, check), in order.
+    """Return the newest fact for each (key, check) pair, in ascending order.
 
-    If offsets are equal, the later fact is returned.
+    If offsets are equal, the last fact in the array is returned.
     """
     if len(facts) == 0:
         return facts

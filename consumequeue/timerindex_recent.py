@@ -1,15 +1,15 @@
-"""Stores the facts in memory in a hash table with chaining.
+"""Implements an in-memory hash table of facts, which uses chaining.
 
-The table consists of two flat arrays and uses 48 bytes per fact.
+The table consists of two flat arrays, and uses 48 bytes per fact.
 
     heads    2**19 - 1 slots, selected by the key modulo the number of slots; each contains the start of its
              chain, or 0
     words    key, check, offset, at, extra, and the next fact in the chain; the first six words are unused
 
-A fact replaces an older fact for the same (key, check), so chains remain short even if the same timer is set
-repeatedly. With a million facts, a chain contains two entries on average. `put_many` uses NumPy to add facts
-to the same arrays. Weak spot: The number of slots is fixed. If the disk is full and ten million facts are
-kept in memory, a chain contains about twenty entries.
+A fact replaces any older fact for the same (key, check) pair, so chains remain short even if the same timer
+is set repeatedly. With a million facts, a chain contains two entries on average. `put_many` uses NumPy to add
+facts to the same arrays. Weak spot: The number of slots is fixed. If the disk is full and ten million facts
+are kept in memory, a chain contains about twenty entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """The facts in memory. There is only one fact for each (key, check)."""
+    """The facts in memory. There is only one fact for each (key, check) pair."""
 
     def __init__(self) -> None:
         # The operating system fills each page with zeros when it is first used.
@@ -42,7 +42,7 @@ class Recent:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add a fact, unless there is a newer fact for the same (key, check)."""
+        """Add a fact, unless there is a newer fact for the same (key, check) pair."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -73,7 +73,7 @@ class Recent:
         self._append(facts[rows == 0])
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return, for each (key, check), whether a fact exists."""
+        """Return, for each (key, check) pair, whether a fact exists."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
@@ -98,7 +98,7 @@ class Recent:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the row of each (key, check) in the table, or 0 if it is missing."""
+        """Return the table row for each (key, check) pair, or 0 if there is none."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)
@@ -147,5 +147,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return the facts stored in the given rows of the table."""
+    """Return the facts in the given table rows."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)
