@@ -1,1 +1,1 @@
-"""The lowest layer: the record format, the log, the disk interface, the errors, and the limits."""
+"""Implements storage, including the record format, the log, the disk interface, and the limits."""

@@ -3,8 +3,8 @@
 The limits depend on the version recorded in the log, so that all nodes that read the log drop the same rows.
 
 The size of each table in the broker state is limited. If a table exceeds its limit, a row is dropped when the
-next record is applied. Programs with different limits would build different tables from the same log, for
-example during a rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VERSION`:
+next record is applied. Program versions with different limits would build different tables from the same log,
+for example during a rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
@@ -12,14 +12,13 @@ example during a rolling upgrade of a cluster. Therefore, the limits are stored 
 
 Rules
 1. `apply` uses only the limits in `BY_VERSION`. `apply` does not use settings or constants that may differ
-   between programs (`tests/unit/services/broker/test_apply_reads.py`).
+   between program versions (`tests/unit/services/broker/test_apply_reads.py`).
 2. A row of `BY_VERSION` is never changed. To change a limit, add a row with a new version, and increase
    `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program that does not contain the
    new row cannot join a cluster or open a store to which the row may apply.
-3. A store outside a cluster uses the row for `OLDEST`.
+3. A store outside a cluster always uses the row for `OLDEST`.
 
-Weak spot: A version that is finalized during a leader's term takes effect in the next epoch. A store outside
-a cluster has no epochs, and therefore always uses the same row.
+Weak spot: A version that is finalized during a leader's term takes effect in the next epoch.
 """
 
 from __future__ import annotations

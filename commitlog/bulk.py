@@ -1,4 +1,4 @@
-"""Encodes, verifies, and stamps many log records at once, using NumPy.
+"""Uses NumPy to encode, verify, and stamp batches of log records.
 
 An encoded or copied record is stored unchanged, except for its offsets, store time, and CRC:
 
@@ -88,7 +88,10 @@ def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
 
 
 def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
-    """Return an array of shape (n,) that contains the CRC of each record, excluding the CRC property."""
+    """Return an array of shape (n,) that contains the CRC of each record.
+
+    The CRC does not cover the CRC property.
+    """
     view, crc32 = memoryview(records), zlib.crc32
     spans = zip(starts.tolist(), (ends - CRC_BYTES).tolist(), strict=True)
     crcs = [crc32(view[start:end]) for start, end in spans]

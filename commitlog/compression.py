@@ -1,4 +1,4 @@
-"""Handles compressed message bodies, and converts them to a format that clients can read.
+"""Converts compressed message bodies to formats that clients can read.
 
 The RocketMQ 5 protocol supports uncompressed bodies and gzip bodies. RocketMQ stores may also contain bodies
 in other formats. If a body is compressed, bit 0x1 of sys_flag is set, and the bits 0x700 contain the
@@ -12,12 +12,12 @@ compression type:
 Gzip bodies are sent to clients unchanged. Bodies in any other format are decompressed when they are
 delivered, and remain compressed on disk. Most compressed bodies in a log written by Tidewheel are in gzip
 format. The C++ client sends zlib bodies that are declared as gzip. Clients in other languages cannot read
-such bodies. The LZ4 and Zstandard libraries are installed with `tidewheel[import]`. If a body cannot be
-decompressed, or if its decompressed size exceeds `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`, it is delivered
-as stored. The limit for tools is `BODY_UNPACKED_BYTES_MAX`. The body CRC ensures that the stored body is
-identical to the body that was sent. Clients apply their 4 MiB limit before compression. A body that exceeds 4
-MiB when decompressed either is an attempt to block the event loop (150 ms for 60 MiB) or was imported from a
-broker with different settings.
+such bodies. The LZ4 and Zstandard libraries are installed with `tidewheel[import]`. A body is delivered as
+stored if it cannot be decompressed, or if its decompressed size exceeds
+`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. The limit for tools is `BODY_UNPACKED_BYTES_MAX`. The body CRC
+ensures that the stored body is identical to the body that was sent. Clients check the 4 MiB body size limit
+before compression. A body that exceeds 4 MiB when decompressed either is an attempt to block the event loop
+(150 ms for 60 MiB) or was imported from a broker with different settings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return a body in a format that clients can read, and whether this format is gzip.
+    """Return a body in a format that clients can read, and whether the returned body is in gzip format.
 
     Raise `LibraryMissing` if the required compression library is not installed.
     """
@@ -58,7 +58,7 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
     """Return an upper bound on the number of bytes that were decompressed to deliver a compressed body.
 
-    A body that is delivered as stored may have been decompressed up to the limit.
+    A body that is delivered as stored may have been decompressed up to the size limit.
     """
     if given is not stored or stored.startswith(_GZIP_START):
         return len(given)

@@ -10,12 +10,12 @@ Rules:
 - Each copied row reflects the state of the table at the time of the capture. Keys that are added after the
   capture are not included.
 - A copied row never changes. Rows are converted to JSON in a worker thread (`commitlog.snapshot`).
-- A table can have only one open capture at a time. If a second capture is started, the remaining rows of the
-  first capture are copied first.
+- A table can have only one incomplete capture at a time. If a second capture is started, the remaining rows
+  of the first capture are copied first.
 
 Cost: Copying takes 0.9 us per row for queues with one entry in memory, and up to 2.2 ms for a batch of 1,000
-rows. As long as a capture is open, each change to the table requires two dictionary lookups. Weak spot: The
-references are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for
+rows. Until all rows have been copied, each change to the table requires two dictionary lookups. Weak spot:
+The references are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for
 800,000 keys.
 
 Source: The copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
@@ -59,7 +59,7 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return each key together with the copy of its value.
+        """Return each key and the copy of its value.
 
         Until all rows have been copied, this method may be called only in the table's thread.
         """
@@ -75,7 +75,7 @@ class DeferredRows(Generic[Key, Value]):
     def take(self, count: int) -> int:
         """Copy up to `count` rows, and return the number of keys visited.
 
-        At the end of the table, this number is lower than `count`.
+        The result is lower than `count` only at the end of the table.
         """
         looked_at = 0
         for key in islice(self._left, count):

@@ -3,16 +3,16 @@
     take(path) --> opened, or found open --> in use --> returned --> idle, closed in LRU order
 
 Rules:
-- A descriptor is closed only if no thread is using it, because its number may immediately be reused for
-  another file.
-- If a file is deleted or renamed, it is removed from the cache. Threads that are using the file can continue
-  to use the descriptor, but later calls of `take` do not return it.
+- A descriptor is closed only if it is not in use, because the operating system may immediately reuse its
+  number for another file.
+- If a file is deleted or renamed, it is removed from the cache. Threads that are using the descriptor can
+  continue to use it, but later calls of `take` do not return the descriptor.
 - Files with unsynced bytes are closed after all other unused files, and are synced before they are closed.
   Without the sync, the kernel would discard a write error when the last descriptor of the file is closed, and
-  a later sync would succeed. If the sync fails, the file is still closed, and the next sync of the file fails
-  (`take_failure`). The error is not raised immediately, because the current call is opening a different file.
-  A sync calls `take` before it calls `take_failure`. A file that is in use is never closed, so no failure can
-  be added between these two steps.
+  a later sync would succeed. If the sync fails, the file is closed anyway, and the next sync of the file
+  fails (`take_failure`). The error is not raised immediately, because the call that closed the file was
+  opening a different file. A sync calls `take` before it calls `take_failure`. A file that is in use is never
+  closed, so no failure can be added between these two steps.
 - If the process has reached its limit on open files, up to half of the open files are closed, provided that
   they are unused, and the open operation is retried.
 
@@ -37,8 +37,8 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 class OpenFile:
     """An open file, with its number of users and its state.
 
-    A file may be unsynced, or may have been removed from the cache. `own` contains additional descriptors of
-    the file, each of which is used by one thread at a time. `own` rarely contains more than one descriptor.
+    `own` contains additional descriptors of the file, each of which is used by one thread at a time. `own`
+    rarely contains more than one descriptor.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -54,7 +54,7 @@ class OpenFile:
         self.close_own()
 
     def close_own(self) -> None:
-        """Close the descriptors in `own`, which are not in use by any thread."""
+        """Close the additional descriptors in `own`, which must not be in use."""
         with suppress(IndexError):
             while True:
                 os.close(self.own.pop())
@@ -131,7 +131,7 @@ class Descriptors:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Remove all files whose paths begin with the given prefix from the cache."""
+        """Remove from the cache all files whose paths begin with the given prefix."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)

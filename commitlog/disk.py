@@ -9,16 +9,16 @@ during an operation, the operation may have been performed completely, partially
 all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files. Any
 method may raise OSError after the operation has been partially performed.
 
-After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. The bytes can
-still be read after the failure, and the next sync succeeds. However, the bytes may not be on disk, because
-Linux marks pages as clean after a failed write. The bytes become durable only if they are written again and
-then synced. `SyncFailed` is also raised if syncing a folder fails. In this case, files that were created,
-renamed, or deleted in the folder may be lost or reappear after a power failure, until the folder has been
-synced successfully. Directory entries are written to the file system journal, which stops after a failure.
-`SyncFailed` contains the path of the file or folder that could not be synced. A disk may sync a file
-implicitly in order to close it. If an implicit sync fails, the next call of `sync` for the file fails. After
-a sync failure, the unsynced content must be written again. The content must come from a source other than the
-page cache, or must be verified with a CRC. Syncing the same pages again is not sufficient.
+After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. These bytes
+can still be read, and another sync may succeed. However, the bytes may not be on disk, because Linux marks
+pages as clean after a failed write. The bytes become durable only if they are written again and then synced.
+`SyncFailed` is also raised if syncing a folder fails. In this case, files that were created, renamed, or
+deleted in the folder may be lost or reappear after a power failure, until the folder has been synced
+successfully. Directory entries are written to the file system journal, which stops after a failure.
+`SyncFailed` includes the path of the file or folder that could not be synced. Files may be synced implicitly
+before they are closed. If an implicit sync fails, the next call of `sync` for the file fails. After a sync
+failure, the unsynced content must be written again. The content must come from a source other than the page
+cache, or must be verified with a CRC. Syncing the same pages again is not sufficient.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Disk(Protocol):
     def read(self, path: str, position: int, length: int) -> bytes:
         """Return `length` bytes starting at `position`.
 
-        The result is shorter if the file ends before the requested range does, and b"" if the file does not
-        exist.
+        The result is shorter if the requested range extends beyond the end of the file, and b"" if the file
+        does not exist.
         """
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
         """Return the bytes of the given (position, length) ranges as a single bytes object.
 
-        The result is shorter than requested if the file ends early.
+        The result is shorter if a range extends beyond the end of the file.
         """
 
     def view(self, path: str) -> View:
@@ -75,7 +75,7 @@ class Disk(Protocol):
         """Sync several files in parallel, and return the errors, keyed by path."""
 
     def allocate(self, path: str, length: int) -> None:
-        """Extend the file to `length` bytes with zeros, and reserve the disk space."""
+        """Extend the file with zeros to `length` bytes, and reserve the disk space."""
 
     def truncate(self, path: str, length: int) -> None:
         """Truncate the file to `length` bytes."""
@@ -90,7 +90,7 @@ class Disk(Protocol):
         """Return the free space and the total space in bytes that are available to the user."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename a synced file durably and atomically, replacing any existing file with the new name."""
+        """Durably and atomically rename a synced file, replacing any existing file with the new name."""
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder including its contents, if it exists."""

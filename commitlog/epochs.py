@@ -2,11 +2,11 @@
 
 The log of a broker outside a cluster has no epochs.
 
-Each epoch begins with an epoch record, so the epoch records divide the log into epochs. Records before the
-first epoch record belong to epoch 0 if the beginning of the log still exists, or if the first epoch record
-begins epoch 1. Records of epoch 0 were stored by a broker outside a cluster. If neither condition is true, an
-earlier epoch record was deleted by retention, and the epoch number is unknown. If the log contains no epoch
-record, all records belong to the epoch at the end of the log.
+Each epoch begins with an epoch record. Records before the first epoch record belong to epoch 0 if the
+beginning of the log still exists, or if the first epoch record begins epoch 1. Records of epoch 0 were stored
+by a broker outside a cluster. If neither condition is true, an earlier epoch record was deleted by retention,
+and the epoch number is unknown. If the log contains no epoch record, all records belong to the epoch at the
+end of the log.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """An epoch that begins at a log offset. `number` and `began_ms` are None if they are unknown.
+    """An epoch, including the log offset at which it begins.
 
-    `node` is the leader of the epoch, or "" if the leader is unknown.
+    `number` and `began_ms` are None if unknown. `node` is the leader of the epoch, or "" if the leader is
+    unknown.
     """
 
     physical_offset: int
@@ -53,7 +54,7 @@ def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) ->
 
 
 def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
-    """Return the epoch of a record, which is 0 outside a cluster, or None if the epoch is unknown."""
+    """Return the epoch of a record, or None if the epoch is unknown. Outside a cluster, the epoch is 0."""
     found = _around(epochs, physical_offset)
     if found is not None:
         return found.number

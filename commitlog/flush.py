@@ -2,11 +2,11 @@
 
 Each flush passes to the sink all records that have been appended since the previous flush.
 
-Appending a record does not wait for a flush. Records that are appended while flushes are in progress are
-written by the next flush. As a result, the number of records per sync increases with the load, and at low
-load each record is synced immediately. Several flushes may be in progress at the same time. The log is
-durable up to the beginning of the first incomplete flush. A flush requires one write and one sync for each
-segment (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset to
+Appending a record does not wait for a flush. Records that are appended during flushes in progress are written
+by the next flush. As a result, the number of records per sync increases with the load, and at low load each
+record is synced immediately. Several flushes may be in progress at the same time. The log is durable up to
+the beginning of the first incomplete flush. A flush requires one write and one sync for each segment that it
+writes to (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset to
 processes that read the live log.
 """
 
@@ -22,7 +22,10 @@ from commitlog.sink import LogSink, Part
 
 
 class Publisher:
-    """Publishes the durable offset, which never decreases even though flushes may end in any order."""
+    """Publishes the durable offset.
+
+    The durable offset never decreases, even if flushes are completed in a different order.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -32,7 +35,7 @@ class Publisher:
         """The flushes that have not been published yet, in log order."""
 
     def ended(self) -> None:
-        """Publish the end of the last completed flush that is not preceded by an incomplete flush.
+        """Publish the end offset of the last flush before the first incomplete flush.
 
         The caller must serialize all calls.
         """
@@ -47,10 +50,10 @@ class Publisher:
     def publish(self, offset: int, epoch: int) -> None:
         """Publish a durable offset to processes that read the live log.
 
-        A failed write is ignored, because the next flush publishes a later offset. The writer switches to the
-        other line of the file only after a successful write, so that a failed write never destroys the newer
-        line. A process that reads an offset also obtains the epoch of the offset, or a later epoch that has
-        already begun.
+        A failed write is ignored, because the next flush publishes a later offset. The next call writes to
+        the other line of the file only if this write succeeds, so that a failed write never destroys the
+        newer line. A process that reads an offset also obtains the epoch of the offset, or a later epoch that
+        has already begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -60,7 +63,7 @@ class Publisher:
     def publish_accepted(self, offset: int, epoch: int) -> None:
         """Publish the offset up to which a follower has copied the cluster's log.
 
-        The copy may not have been synced yet.
+        The copied part of the log may not have been synced yet.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -86,7 +89,7 @@ class Flush:
     makes_segment: bool
     """True if a segment begins in this flush."""
     publisher: Publisher | None = None
-    """The publisher for the end of the flush, or None if the flush is not synced."""
+    """The publisher of the durable offset, or None if the flush is not synced."""
     is_synced: bool = False
     is_written: bool = False
 
@@ -96,7 +99,7 @@ class Flush:
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
-        """Pass the parts to the sink.
+        """Pass the parts of the flush to the sink.
 
         If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes,
         `alone` must be a lock that prevents concurrent publication.
@@ -112,7 +115,7 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """The files to sync, and the offset and epoch up to which the log is on disk after the sync."""
+    """A sync of files. After the sync, the log is on disk up to `end_offset`, where its epoch is `epoch`."""
 
     paths: list[str]
     end_offset: int

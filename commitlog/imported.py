@@ -1,17 +1,17 @@
 """Manages the file `imported`, which contains the log offset at which an imported log ends.
 
-An import copies an Apache RocketMQ log unchanged. RocketMQ writes a CRC that covers the whole record only if
-configured to do so. The file `imported` contains the end offset of the copied log:
+An import copies an Apache RocketMQ log unchanged. By default, RocketMQ does not write a CRC that covers the
+whole record. The file `imported` contains the end offset of the copied log:
 
     below it         a record without the CRC property is intact if its length fields are consistent, its body
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
     from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
 Therefore, a flipped bit in the topic or the properties of a copied record without a CRC property is not
-detected. RocketMQ does not detect a flipped bit in these fields either. All other checks also apply to copied
-records. If a copied record has a CRC property, the CRC is verified. The file `imported` has the same format
-as `durable` (see `commitlog.layout`). The file `imported` is written once and synced. If the file does not
-exist, all records in the store were written by Tidewheel.
+detected. RocketMQ does not detect such errors either. All other checks also apply to copied records. If a
+copied record has a CRC property, the CRC is verified. The file `imported` has the same format as `durable`
+(see `commitlog.layout`). The file `imported` is written once and synced. If the file does not exist, all
+records in the store were written by Tidewheel.
 """
 
 from __future__ import annotations

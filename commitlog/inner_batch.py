@@ -43,10 +43,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message at `queue_offset` of an inner batch. Any other record is returned unchanged.
+    """Return the message with the given queue offset in an inner batch.
 
-    Raise `StoreDamaged` if the batch does not contain the message, or `LibraryMissing` if the required
-    compression library is not installed.
+    Any other record is returned unchanged. Raise `StoreDamaged` if the batch does not contain the message, or
+    `LibraryMissing` if the required compression library is not installed.
     """
     if not record.sys_flag & INNER_BATCH:
         return record

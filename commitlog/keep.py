@@ -4,8 +4,8 @@ A keep file contains unchanged copies of the records of open and expired half me
 Before retention deletes segments, the records that are still needed are copied without gaps to the file
 `keep/<20 digits: the offset up to which the log was deleted>`. Therefore, half messages that are open for
 weeks and timers that are held for weeks do not prevent the deletion of segments. A keep file is deleted when
-none of its records is needed any longer. Cost: Each kept record uses the memory of four integers, which are
-computed in the worker thread of the retention run.
+none of its records is needed any longer. Cost: Memory usage is four integers per kept record. These integers
+are computed in the worker thread of the retention run.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Add a keep file that contains records at the given positions."""
+        """Add a keep file, given the positions of the records in the file."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
@@ -88,9 +88,9 @@ class Keep:
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Remove the keep files that contain no needed records, and return their paths.
+        """Stop tracking keep files that no longer contain needed records, and return their paths.
 
-        The caller must delete the files. Once a record is no longer needed, it is never needed again, and is
+        The caller must delete the files. A record that is no longer needed is never needed again, and is
         therefore not checked again. Each call checks only a limited number of records in each file.
         """
         for offsets in self._undecided.values():

@@ -10,11 +10,11 @@
     (TW_SYS_AUTH), for operators' actions (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of
     RocketMQ
 
-A message of any kind that contains a cancellation also ends a timer. TW_CANCELS contains the offset of the
-timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its timer record,
-but this cancellation has already been applied. RocketMQ readers skip records of type 12, because RocketMQ
-does not queue or index these records. The bodies of system records are described in the modules that write
-them, and all kinds are listed in docs/ARCHITECTURE.md.
+A message of any kind also ends a timer if it contains a cancellation. The property TW_CANCELS contains the
+offset of the timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its
+timer record, but this cancellation has already been applied. RocketMQ readers skip records of type 12,
+because RocketMQ does not queue or index these records. The bodies of system records are described in the
+modules that write them, and all kinds are listed in docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class End(IntEnum):
 class TimerEnded(NamedTuple):
     """A timer ended. The fact contains the outcome, the due time, and the topic of the timer.
 
-    The topic is empty if it is unknown.
+    `topic` is empty if the topic is unknown.
     """
 
     timer_offset: int

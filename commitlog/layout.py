@@ -1,4 +1,4 @@
-"""Defines the files of a store, and the formats of the files `durable` and `clock`.
+"""Defines the layout of a store and the formats of the files `durable` and `clock`.
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
@@ -34,22 +34,22 @@
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
 log on disk. The file `durable` contains three lines of 32 bytes in the format `<20 digits> <CRC-32 of the
 digits, 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are
-written alternately without a sync. If a line is read while it is being written, the other line is intact.
-However, a power failure may destroy both lines. The third line is written only when the file is created. At
-each startup, the file is created under a new name, synced, and renamed. Therefore, at least one line is
-always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never treated as
-if no offset had been published. The file `durable` is created before the first segment.
+written alternately without a sync. If one of these lines is read while it is being written, the other line is
+intact. However, a power failure may destroy both lines. The third line is written only when the file is
+created. At each startup, the file is created under a new name, synced, and renamed. Therefore, at least one
+line is always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never
+treated as if no offset had been published. The file `durable` is created before the first segment.
 
 After the first epoch has begun (`services.broker.spine.epoch`), `durable` contains three more lines with the
 epoch of the published offset. The epoch lines have the same format as the other lines and follow the same
 rules. If the epoch lines do not exist, the epoch is 0. An epoch is written before the first offset in that
 epoch.
 
-On a follower, two more lines contain the accepted offset. The follower has copied the log up to this offset,
-and the cluster has accepted this part of the log. The accepted offset lines are also written alternately, and
-are used only by readers. A reader may read up to the accepted offset or the durable offset, whichever is
-higher. Records between the two offsets have not been synced. Therefore, recovery does not trust these
-records, and writes the file without the accepted offset.
+On a follower, two more lines contain the accepted offset, which is the end offset of the log that the cluster
+has accepted and the follower has copied. The accepted offset lines are also written alternately, and are used
+only by readers. Readers may read the log up to the accepted offset or the durable offset, whichever is
+higher. Records between the durable offset and the accepted offset have not been synced. Therefore, recovery
+does not trust these records, and removes the accepted offset from the file.
 
 The file `clock` contains two lines in the same format as `durable`. Each line is synced before the other line
 is written. The number in `clock` is the difference between the broker's time and real time in milliseconds.
@@ -118,9 +118,10 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """The content of the file `durable`: an offset, its epoch, and whether the offset is reliable.
+    """The content of the file `durable`.
 
-    `problem` describes the damage to the file. `problem` is empty if the file is intact or missing.
+    `is_sound` is true if the offset is reliable. `problem` describes the damage to the file, and is empty if
+    the file is intact or missing.
     """
 
     offset: int
@@ -215,7 +216,7 @@ def durable_lines(offset: int, epoch: int = 0) -> bytes:
 
 
 def holds_records(disk: Disk) -> bool:
-    """Return whether the log has ever contained a record."""
+    """Return whether any record has ever been appended to the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 

@@ -1,16 +1,17 @@
-"""Implements the lock that reserves a store for one broker.
+"""Implements the lock that prevents several brokers from using the same store.
 
 The lock consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
 record lock applies to an inode. If the file is deleted and created again, a second broker can lock the new
 file while the first broker is still writing. In addition, a process loses its POSIX record lock on a file as
-soon as it closes any descriptor of the file. The folder lock (flock) does not have these weaknesses. A folder
-that contains files cannot be deleted, and the lock belongs to a single open file description. Both locks are
-acquired before any other file of the store is read. When the process ends, the kernel releases both locks. If
-the file system does not support folder locks, as is the case for NFS, only the POSIX record lock is used.
+soon as it closes any descriptor of the file. The folder lock (`flock`) does not have the weaknesses of POSIX
+record locks. A folder that contains files cannot be deleted, and the lock belongs to a single open file
+description. Both locks are acquired before any other file of the store is read. When the process ends, the
+kernel releases both locks. If the file system does not support folder locks, as is the case for NFS, only the
+POSIX record lock is used.
 
-Every writer of a store acquires the lock. The lock also reserves the store of a cluster node
+Every process that writes to a store must acquire the lock. The lock also reserves the store of a cluster node
 (`layout.CLUSTER`) for that node. Records appended by any other process would not be in the shared log, and
 would later be removed.
 """
@@ -47,7 +48,7 @@ def lock_folder(folder: int) -> None:
 class StoreLock:
     """The lock of the store in the folder `root`, which is created if it does not exist.
 
-    `is_node` is set by cluster nodes.
+    `is_node` is true if the broker is a cluster node.
     """
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""The CommitLog is a sequence of records stored in segments of equal size.
+"""Implements the CommitLog, which is a sequence of records stored in segments of equal size.
 
 A record never spans two segments. If a segment does not have enough room for a record and an 8-byte blank,
 the segment is closed with a blank. The bytes after the blank remain zero, and the record is written at the
 start of the next segment. A record that is larger than a segment is stored in its own segment, which has the
 same length as the record. An append only adds the bytes of a record to the next flush (see
-`commitlog.flush`). The record becomes visible to readers after its flush has succeeded. A log has only one
+`commitlog.flush`). A record becomes visible to readers after its flush has succeeded. A log has only one
 writer.
 
     first_offset      below this offset, segments may have been deleted, and only kept records can be read
@@ -14,9 +14,9 @@ writer.
                       <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a failed sync, a later successful sync of the same bytes must not be trusted. The log is opened again up
-to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
-published offset.
+After a failed sync, a later successful sync of the same bytes must not be trusted. Therefore, the log is
+opened again up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the
+records after the published offset.
 
 Cost: An append adds one list entry per record. The segment that contains a record is found by binary search.
 Weak spot: Flushes may complete in any order, but the log is durable only up to the first incomplete flush.
@@ -49,11 +49,11 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log on a disk. The next record is appended at `end_offset`.
+    """The log of a store. The next record is appended at `end_offset`.
 
     If `sync` is false, a flush is considered durable as soon as the operating system has accepted the bytes.
-    In this mode, a power failure may destroy all bytes after `synced_offset`, which is advanced by the syncs
-    from `take_sync`.
+    In this mode, a power failure may destroy all bytes after `synced_offset`. The syncs returned by
+    `take_sync` advance `synced_offset`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CommitLog:
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Add a record to the next flush. Set and return the physical offset of the record."""
+        """Add a record to the next flush, and set and return the physical offset of the record."""
         new.physical_offset = self.end_offset
         # If the record does not fit in the segment, it is encoded again, because the CRC includes the
         # physical offset.
@@ -193,7 +193,7 @@ class CommitLog:
     def complete_flush(self, flush: Flush) -> None:
         """Process a flush that has been written.
 
-        The records of a flush become readable when all earlier flushes have been written.
+        The records of a flush become readable when the flush and all earlier flushes have been written.
         """
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
@@ -305,7 +305,7 @@ class CommitLog:
     def abandon_sync(self, sync: Sync) -> None:
         """Take back a sync that was not performed after an earlier failure.
 
-        The sync was not performed because of an earlier failure.
+        This method is called if a sync was not performed because of an earlier failure.
         """
         self._unsynced_paths |= set(sync.paths)
 

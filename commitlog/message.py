@@ -1,6 +1,6 @@
-"""Represents messages as sent by producers and received by consumers, independent of the protocol.
+"""Defines protocol-independent messages, as sent by producers and received by consumers.
 
-A `Message` is a message in the form used by clients, and a `commitlog.record.Record` is a message in the form
+A `Message` is the form of a message that clients use, and a `commitlog.record.Record` is the form that is
 stored on disk. `commitlog.properties` converts between the two forms.
 """
 
@@ -18,9 +18,9 @@ class MessageType(Enum):
 
     A topic of type MIXED accepts all types except PRIORITY and LITE. The member values are the names used by
     RocketMQ. In a topic of type PRIORITY, each queue corresponds to a priority, and messages with a higher
-    priority are delivered first. In topics of other types, the queues are read in rotation, so a priority
-    would have no effect. A topic of type LITE contains many lite topics. Each message in such a topic belongs
-    to a lite topic, and is delivered to the subscribers of that lite topic.
+    priority are delivered first. In topics of other types, the queues are read in rotation, so that a
+    priority would have no effect. A topic of type LITE contains many lite topics. Each message in such a
+    topic belongs to a lite topic, and is delivered to the subscribers of that lite topic.
     """
 
     NORMAL = "NORMAL"
@@ -64,8 +64,8 @@ class Message:
     def message_type(self) -> MessageType:
         """The type of the message.
 
-        The type is determined by the first attribute that is present: transaction, delay, FIFO, priority, or
-        lite.
+        The type is determined by the first of the following attributes that is present: transaction, delay,
+        FIFO, priority, and lite.
         """
         if self.transactional:
             return MessageType.TRANSACTION

@@ -91,7 +91,7 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message, marks: str = "") -> bytes:
-    """Return the encoded properties of a message, followed by its encoded attributes.
+    """Return the encoded properties of a message, followed by the encoded attributes.
 
     The properties must not have reserved names. `marks` contains encoded pairs that are appended to the
     result. This function takes half as long as encoding the same pairs from a dictionary.
@@ -128,7 +128,7 @@ def _keys_pairs(keys: tuple[str, ...]) -> str:
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys in the properties KEYS and KEY_LENGTHS.
+    """Return the keys stored in the properties KEYS and KEY_LENGTHS.
 
     If the lengths do not match KEYS, split KEYS at the spaces.
     """
@@ -206,6 +206,7 @@ def value_of(stored: bytes, name: str) -> str:
 def _markers(name: str) -> tuple[bytes, bytes]:
     """Return the bytes that precede the value of a property.
 
-    The first result applies after another property, and the second result applies at the beginning.
+    The first result is used if another property precedes the property, and the second result is used if it is
+    the first property.
     """
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

@@ -1,13 +1,13 @@
-"""Provides other processes with access to the log of a store and the end of its readable part.
+"""Provides read access to the log of a store that another process may be writing.
 
 Readers do not lock or write any file, and can therefore read the store of a running broker. Readers stop at
 the published durable offset, which is never beyond the end of the log on disk. If a store has no published
 offset, as is the case for an Apache RocketMQ store, the log ends after the last intact record of the last
 non-empty segment.
 
-A cluster node publishes the end offset of its copy of the log, as far as this part of the log has been
-accepted by the cluster. The cluster may not have accepted later records in the node's files. Therefore, no
-records are read until the node has published an offset.
+A cluster node publishes the end offset of the part of the log that the node has copied and the cluster has
+accepted. The cluster may not have accepted later records in the node's files. Therefore, no records are read
+until the node has published an offset.
 
 Cost: Opening a log requires one folder listing and a read of eight bytes from each segment.
 """
@@ -45,7 +45,7 @@ class Segment:
     def end_offset(self) -> int:
         """The log offset at which the segment ends.
 
-        If the file ends with a blank, this offset is the start of the next segment.
+        A segment that ends with a blank ends at the start of the next segment.
         """
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
@@ -64,9 +64,9 @@ class StoreLog:
     """The log of a store at a point in time.
 
     If `ours` is true, the log was written by Tidewheel, and every record at or above the offset
-    `imported_until` has a CRC. If `ours` is false, records may have no CRC. `epoch` is the epoch at the end
-    of the log, or a later epoch that begins at the end. `epoch` is 0 if the store has never belonged to a
-    cluster.
+    `imported_until` has a CRC. If `ours` is false, records may have no CRC. `epoch` is the epoch of the last
+    record, or a later epoch that begins at the end of the log. `epoch` is 0 if the store has never belonged
+    to a cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -91,8 +91,9 @@ class StoreLog:
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     """Return the log of the store in the folder `store`.
 
-    If `durable_offset` is given, it replaces the published offset. Raise `NotAStore`, `StoreTooNew`, or
-    `StoreTooOld`. Raise `NoRecords` if the store does not contain any records yet.
+    If `durable_offset` is given, it is used instead of the published offset. Raise `NotAStore`,
+    `StoreTooNew`, or `StoreTooOld` if the store cannot be opened. Raise `NoRecords` if the store does not
+    contain any records yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG

@@ -1,9 +1,9 @@
 """Implements a thread-safe `Disk` on operating system files.
 
-A thread may delete a file while another thread is reading the file. In this case, the read returns no bytes.
-A read never recreates a deleted file, because an empty segment would then be found at the next startup. A
-read also never returns bytes of a different file (`commitlog.descriptors`). Files are not mapped into memory
-(`commitlog.view`). Each error message includes the file path. The guarantees of each method are documented in
+If a thread deletes a file while another thread is reading the file, the read returns no bytes. A read never
+recreates a deleted file, because an empty segment would then be found at the next startup. A read also never
+returns bytes of a different file (`commitlog.descriptors`). Files are not mapped into memory
+(`commitlog.view`). Each exception includes the file path. The guarantees of each method are documented in
 `commitlog.disk`.
 
     write         pwrite to the page cache
@@ -12,8 +12,8 @@ read also never returns bytes of a different file (`commitlog.descriptors`). Fil
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-In this table, "the name" means an fsync of the folder that contains the file. The fsync is performed once for
-each file that the process has created or found.
+In this table, "the name" means an fsync of the folder that contains the file. This fsync is performed once
+for each file that the process has created or found.
 
 Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability requires that
 the kernel report a failed write on every open file description, as Linux has done since version 4.13. Other
@@ -41,7 +41,7 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """The files below a root folder. At most about `open_max` files are open at any time."""
+    """The files below a root folder. Approximately `open_max` files can be open at the same time."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
@@ -113,7 +113,7 @@ class RealDisk:
             except OSError as error:
                 if error.errno not in _UNKNOWN_CALL:
                     raise
-                # The system does not support synced writes and has not written any bytes.
+                # The operating system does not support synced writes, and has not written any bytes.
                 self._has_synced_writes = False
         self.write(path, position, data)
         self.sync(path)
@@ -247,7 +247,8 @@ class RealDisk:
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path
-        # The file is removed from the cache again, because another thread may have opened it in the meantime.
+        # The file is removed from the cache again, because another thread may have opened the file in the
+        # meantime.
         if target.is_dir():
             _delete_folder(target)
             self._files.forget_within(f"{path}/")
@@ -258,7 +259,7 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Close all descriptors. The disk can still be used afterwards."""
+        """Close all open files. The disk can still be used afterwards."""
         self._files.forget_all()
         self._named.clear()
 
@@ -285,7 +286,7 @@ class RealDisk:
         return os.open(target, flags, FILE_MODE)
 
     def _forget(self, path: str) -> None:
-        """Remove the state of a file or of all files in a folder."""
+        """Remove the state kept for a file or for all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
         if os.path.isdir(self.root / path):  # Listing the folder may fail.
@@ -314,7 +315,10 @@ class RealDisk:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder and as much of its content as possible, and raise the first error, if any."""
+    """Delete a folder and its contents.
+
+    If an error occurs, delete as much as possible and raise the first error.
+    """
     failed: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
     if failed:
@@ -333,7 +337,10 @@ def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Sync a file, or raise `SyncFailed` if the sync fails. If `is_whole` is true, all metadata is synced."""
+    """Sync a file, or raise `SyncFailed` if the sync fails.
+
+    If `is_whole` is true, all metadata of the file is also synced.
+    """
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
@@ -343,14 +350,14 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
     """Write and sync data in a single system call.
 
-    Raise `SyncFailed` on failure, or another OSError if the disk is full.
+    Raise `SyncFailed` if the sync fails, or another OSError if the disk is full.
     """
     try:
         written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
-        # An error caused by a full disk does not mean that earlier pages were lost.
+        # If the disk is full, earlier pages have not been lost.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error

@@ -23,20 +23,19 @@ All integers are big-endian. The offsets in the table apply to IPv4 hosts. The f
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-The bits of sys_flag have the following meanings. Bit 0x1 is set if the body is compressed. The compression
-type is stored in the bits 0x700 (see `commitlog.compression`). Bit 0x80 is set if the record contains several
-messages (`commitlog.inner_batch`). The bits 0xC contain the transaction type. The transaction types are 0
-(none), 4 (half message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index
-records of type 12. Bit 0x10 is set if the born host is an IPv6 address, and bit 0x20 is set if the store host
-is an IPv6 address.
+The bits of sys_flag have the following meanings. Bit 0x1 is set if the body is compressed. Bits 0x700 contain
+the compression type (see `commitlog.compression`). Bit 0x80 is set if the record contains several messages
+(`commitlog.inner_batch`). Bits 0xC contain the transaction type. The transaction types are 0 (none), 4 (half
+message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index records of type 12.
+Bit 0x10 is set if the born host is an IPv6 address, and bit 0x20 is set if the store host is an IPv6 address.
 
 In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. The value
 of the `__CRC32#` property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is
 stored as ten decimal digits, with the least significant digit first. Any single-bit error in the record is
 detected.
 
-Weak spot: A CRC-32 only protects against accidental damage. A process with write access to the file can forge
-a record.
+Weak spot: A CRC-32 only protects against accidental damage. A process that has write access to the segment
+files can forge records.
 """
 
 from __future__ import annotations
@@ -122,10 +121,11 @@ class Record:
 
 
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
-    """Return the encoded bytes of a record. The IPv6 bits of `sys_flag` are set according to the hosts.
+    """Return the encoded bytes of a record.
 
-    If `with_crc` is false, the bytes are the same as those written by Apache RocketMQ with default settings.
-    Raise `PropertiesTooLarge` if the length of the properties does not fit in the length field.
+    The IPv6 bits of `sys_flag` are set according to the host addresses. If `with_crc` is false, the bytes are
+    the same as those written by Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the
+    length of the properties does not fit in the length field.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -255,7 +255,7 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """Return the 8-byte blank that closes a segment with `left_bytes` unused bytes."""
+    """Return the 8-byte blank that closes a segment in which `left_bytes` bytes are unused."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
@@ -310,7 +310,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
     end = properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1])
     if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
         raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
-    # If an imported record has no CRC property, all remaining bytes are properties.
+    # In an imported record without a CRC property, all remaining bytes are properties.
     properties_end = end - CRC_BYTES
     if properties_end < properties_at or buffer[properties_end : properties_end + len(CRC_NAME)] != CRC_NAME:
         properties_end = end

@@ -1,12 +1,12 @@
 """Determines the end of the log after a shutdown or crash, and detects damage to the log.
 
 Recovery checks the magic number, physical offset, and CRC of every record, starting at the first segment.
-Imported records are checked by the rules in `commitlog.imported`. When recovery finds bytes that are not a
-valid record, the result depends on their offset:
+Imported records are checked according to the rules in `commitlog.imported`. Bytes that are not a valid record
+are treated as follows, depending on their log offset:
 
 * Below the published durable offset, the bytes are treated as damage. The scan resumes at the next magic
   number that belongs to a record with the expected offset and a correct CRC. The damaged range is reported,
-  and no record after the damaged range is lost.
+  and all records after the damaged range are preserved.
 * At or above the published durable offset, the bytes are treated as a torn tail, and the log ends before
   these bytes.
 * If the file `durable` is damaged and contains no readable offset, any later intact record proves that the
@@ -22,26 +22,26 @@ The torn tail is removed durably before the first append, so that no stale recor
 If the process ends or the disk fails during or between these steps, the next recovery finds the same end of
 the log, because only bytes after the end are deleted or truncated. If a segment file is too short, the
 missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that were dropped
-by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The rewrite is
-needed even if an earlier process wrote the pages.
+by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The bytes are
+rewritten even if the pages were written by an earlier process.
 
 The log tail of a cluster node (`services.cluster.replica`) may contain the only copies of records. Therefore,
-the tail is kept on a cluster node (`keep_tail` is called instead of `cut`). The tail is later compared with
-the records that are appended at the same offsets (`services.cluster.tail`).
+a cluster node keeps the tail (`keep_tail` is called instead of `cut`). The tail is later compared with the
+records that are appended at the same log offsets (`services.cluster.tail`).
 
 A scan can begin at any record. If a snapshot exists, the scan begins at the offset of the snapshot. `check`
 only searches for damage, and uses the lengths and CRCs of intact records to skip them without decoding.
 
 Cost: The log is read once from the start of the scan. Scanning a 1 KB record takes 26 us, or 2 us with
-`check`. The bytes after the published offset are written once. After `kill -9`, these bytes belong to the
+`check`. The bytes after the published offset are rewritten once. After `kill -9`, these bytes belong to
 flushes that were in progress.
 
 Weak spot: At or above the published offset, damage cannot be distinguished from a torn tail, and all later
 bytes are removed. The end offset of acknowledged records is published before the acknowledgement is sent.
-However, the file `durable` is not synced, so the published offset may be lost in a power failure. If the file
-`durable` is damaged and the power fails, there may be a gap in flushes that were in progress and had not been
-acknowledged. If a timer was replaced twice in such flushes, and the first replacement is in the gap, both the
-original timer and the second replacement are pending afterwards.
+However, the file `durable` is not synced, so the published offset may be lost in a power failure. If the
+power fails and the file `durable` is damaged, records may be missing from unacknowledged flushes that were in
+progress. If a timer was replaced twice in such flushes, and the first replacement is missing, both the
+original timer and the second replacement remain pending.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class LogScan:
 
         The log below `start_at` is known to be durable and is not read. Records at or above `stop_at` were
         not acknowledged and are dropped. Invalid bytes below `stop_at` are treated as damage. If
-        `may_lack_segments` is true, a missing segment between two existing segments is also treated as
-        damage.
+        `may_lack_segments` is true, a missing segment between two existing segments is treated as damage and
+        not as an error.
         """
         self._disk = disk
         self._start_at = start_at
@@ -156,8 +156,8 @@ class LogScan:
     def cut(self, epoch: int = 0) -> None:
         """Remove or zero all bytes after `end_offset`, and make all preceding bytes durable.
 
-        This method is called after the scan. `epoch` is the epoch at the end of the log according to the
-        records. If OSError is raised, the next recovery completes the operation.
+        This method is called after the scan. `epoch` is the epoch of the last record in the log. If OSError
+        is raised, the next recovery completes the operation.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
@@ -166,8 +166,8 @@ class LogScan:
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
         # A power failure may undo earlier deletions, and may remove files whose directory entries could not
-        # be synced. A segment may be deleted only if the snapshots are durable, and the start of the log may
-        # be moved only if the keep files are durable.
+        # be synced. The snapshots must be durable before a segment is deleted, and the keep files must be
+        # durable before the start of the log is moved.
         for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
             self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
@@ -189,7 +189,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Write and sync the bytes of a segment again, because they may exist only in the page cache."""
+        """Rewrite and sync bytes of a segment, because the bytes may exist only in the page cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -208,7 +208,8 @@ class LogScan:
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
-            # The file is truncated and allocated, because writing 1 GiB of zeros would delay startup.
+            # The file is truncated and then allocated again, because writing 1 GiB of zeros would delay
+            # startup.
             if first_offset == kept[-1] and self.end_offset < end and not keeps_tail:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
@@ -232,7 +233,7 @@ class LogScan:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
-            # Imported records are not checked in groups, because a record without a CRC would be read twice.
+            # Imported records are not checked in groups, because records without a CRC would be read twice.
             if self._only_checks and first_offset + position >= self._imported_until:
                 passed = _sound_from(view, position, first_offset)
                 if passed > position:
@@ -307,7 +308,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Return whether the file of a segment, or the blank at its end, extends to `following`."""
+        """Return whether a segment file, or the blank at the end of the file, extends to `following`."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -329,7 +330,7 @@ def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
     """Return the offset up to which the log is trusted when a new core replaces another core in the process.
 
     The result is at least the acknowledged offset of the replaced core. The result is higher if a flush that
-    was in progress when the core was discarded has published a higher offset. Raise OSError if the disk
+    was in progress when the old core was discarded has published a higher offset. Raise OSError if the disk
     fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
@@ -361,7 +362,7 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous intact records that begin at a position, within a single read.
+    """Return the end of the contiguous intact records that begin at a position and fit in a single read.
 
     If no intact record begins at the position, return the position itself. In contrast to `_record_at`, this
     function does not decode records.

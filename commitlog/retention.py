@@ -1,6 +1,6 @@
 """Implements retention, which deletes the oldest segments.
 
-A segment is deleted only if it is covered by two snapshots, and the last segment is never deleted.
+A segment is deleted only if it is covered by two snapshots. The last segment is never deleted.
 
     limit                       deletes                                     retains for lagging groups
     age                         segments in which all records are too old   yes, up to group_pin_ms
@@ -17,7 +17,7 @@ keep file before their segment is deleted (`commitlog.keep`).
     `Deletion.run`        deletes the segments, oldest first
 
 Cost: The function `cut_offset` examines the segments to be deleted and one additional segment. Each retention
-run writes one keep file. Weak spot: The age of a segment is that of its newest record, so the log may exceed
+run writes one keep file. Weak spot: The age of a segment is the age of its newest record. The log may exceed
 the limits by one segment.
 """
 
@@ -77,8 +77,7 @@ def cut_offset(
 
     If no segment needs to be deleted, return the first offset of the log. `segments` must be in ascending
     order, and each segment must be covered by two snapshots. `disk_used` is a fraction between 0 and 1.
-    `pinned_offset` is the lowest offset of a message that a group has not finished and that is recent enough
-    to prevent deletion.
+    `pinned_offset` is the lowest offset of an unfinished message that is recent enough to prevent deletion.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -119,12 +118,12 @@ class KeepFileWrite:
     """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
     The first step may run as soon as the log is durable up to `durable_at`, because records that end half
-    messages must be durable. Afterwards, a retention record is appended. When the retention record is
-    durable, the second step (`Deletion`) is run.
+    messages must be durable. After the first step, a retention record is appended. When the retention record
+    is durable, the second step (`Deletion`) is run.
 
     The process may end between any two of these steps. A new keep file includes all records of an existing
-    keep file with the same name, and atomically replaces the existing file. Therefore, records from an
-    earlier attempt are never lost, even if their segments have been deleted.
+    keep file with the same name, and atomically replaces the existing file. Therefore, records that were
+    copied by an earlier attempt are not lost, even if their segments have been deleted.
     """
 
     cut_offset: int
@@ -143,9 +142,9 @@ class KeepFileWrite:
         if needed:
             self._write(disk, needed)
         if self.needed_offsets:
-            # The folder is synced even if no file was written. After a failed sync, recovery may have found a
-            # file whose directory entry is not on disk. Once the retention record is durable, the keep file
-            # contains the only copy of these records.
+            # The folder is synced even if no file was written, because recovery may have found a keep file
+            # whose directory entry is not on disk after a failed sync. Once the retention record is durable,
+            # the keep file may contain the only copies of records.
             disk.sync_folder(layout.KEEP)
             disk.sync_folder("")
 
@@ -190,11 +189,11 @@ class Deletion:
     def run(self, disk: Disk) -> None:
         """Delete the derived files and then the segments, oldest first, in a worker thread.
 
-        Raise OSError if the disk fails. If `SyncFailed` is raised for a segment, the log must be opened
+        Raise OSError if the disk fails. If `SyncFailed` is raised for a segment file, the log must be opened
         again.
         """
-        # The retention record may be in a file that is not on disk yet. Without the sync, the log could be
-        # missing its first segments and contain no retention record after a power failure.
+        # The retention record may be in a file that has not been synced yet. Without the sync, the log could
+        # be missing its first segments and contain no retention record after a power failure.
         for path in self.unsynced_paths:
             disk.sync(path)
         self.gone.extend(delete_some(disk, self.derived_paths))

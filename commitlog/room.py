@@ -1,4 +1,4 @@
-"""Chooses the segment size of a new store based on the free disk space.
+"""Determines the segment size of a new store based on the free disk space.
 
     free space   segment    used at once
     >= 256 GiB     1 GiB       2 GiB

@@ -1,4 +1,4 @@
-"""Manages the segments of a log.
+"""Manages the list of segments of a log.
 
 The segment that contains a log offset is determined from the file names, and never by division.
 
@@ -21,7 +21,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """The segments of a log, keyed by first offset. The last segment has a size of `segment_bytes`."""
+    """The segments of a log, keyed by first offset. The size of the last segment is `segment_bytes`."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -56,7 +56,7 @@ class Segments:
         return firsts[max(0, bisect_right(firsts, offset) - 1)] if firsts else 0
 
     def end_of(self, offset: int) -> int:
-        """Return the end of the segment that contains a log offset."""
+        """Return the end offset of the segment that contains a log offset."""
         firsts = self._firsts
         place = bisect_right(firsts, offset)
         return firsts[place] if place < len(firsts) else self.end_offset
@@ -72,7 +72,7 @@ class Segments:
         return layout.segment_path(first_offset), offset - first_offset
 
     def add(self, first_offset: int) -> None:
-        """Add a segment after the last segment."""
+        """Add a segment to the end of the list."""
         assert not self._firsts or first_offset > self._firsts[-1], "segments come in order"
         self._firsts.append(first_offset)
 
@@ -87,7 +87,7 @@ class Segments:
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that lie entirely between two log offsets."""
+        """Return the first offsets of the segments that are entirely between two log offsets."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]

@@ -15,14 +15,14 @@ An example of a sink is the set of segment files on the local disk.
 3. A sink accepts up to `appends_max` concurrent appends, which must be started in the order of their offsets.
    When an append returns, the parts have been stored with the durability that the sink guarantees. If an
    append raises OSError, the state of the parts is unknown, and the core must not continue.
-4. `epoch` is the epoch of the leader that initiated the append (`services.broker.spine.epoch`). A sink with
-   several writers rejects an epoch that is older than the newest known epoch. A disk has only one writer,
-   because the store is locked.
+4. The argument `epoch` is the epoch of the leader that started the append (`services.broker.spine.epoch`). A
+   sink with several writers rejects an epoch that is older than the newest known epoch. The local disk has
+   only one writer, because the store is locked.
 
-A shared log is another kind of sink, which stores the parts after the local sink has stored them.
+A shared log is another type of sink, which stores parts after the local sink has stored them.
 
-Cost on a local disk: One write and one sync are required for each segment of a flush. Weak spot: A flush that
-begins a segment must also allocate the segment, which delays this flush and all later flushes.
+Cost on a local disk: A flush requires one write and one sync for each segment. Weak spot: A flush that begins
+a segment must also allocate the segment, which delays this flush and all later flushes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class LogSink(Protocol):
 
 
 class SegmentFiles:
-    """The segment files on a disk. If `sync` is true, each append syncs the segments before it returns."""
+    """A sink that stores parts in segment files on a disk.
+
+    If `sync` is true, each append syncs the segment files before it returns.
+    """
 
     def __init__(self, disk: Disk, segments: Segments, *, sync: bool) -> None:
         self._disk, self._segments, self._sync = disk, segments, sync
@@ -76,7 +79,10 @@ class SegmentFiles:
         yet."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Write the bytes for each segment in log order. New segments are allocated first."""
+        """Write the bytes for each segment in log order.
+
+        New segments are allocated before the first write.
+        """
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)

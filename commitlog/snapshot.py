@@ -3,8 +3,8 @@
 A snapshot allows recovery to skip the log before the snapshot offset, and allows retention to delete this
 part of the log.
 
-A snapshot at offset S contains the state after all records below S. A snapshot at offset S is taken when the
-log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
+A snapshot at offset S contains the state after all records below S have been applied. The snapshot is taken
+when the log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -13,9 +13,9 @@ log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits o
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
 A snapshot is written to a new file, synced, and then renamed, so that the file is either complete or absent.
-The two newest snapshots are kept. If the CRC of one snapshot does not match, the other snapshot is used.
-Cost: The time required depends on the size of the state, not on the size of the log. Weak spot: A snapshot is
-always written as a whole, and is read into memory as a whole at startup.
+The two newest snapshots are kept. If the newest snapshot is damaged, the previous snapshot is used. Cost: The
+time required to write a snapshot depends on the size of the state, not on the size of the log. Weak spot: A
+snapshot is always written as a whole, and is read into memory as a whole at startup.
 
 A large table is captured as dictionaries that are never modified again (`Rows`, `commitlog.table`). If the
 values of a table are modified in place, the table is captured as rows that the event loop later copies in
@@ -55,7 +55,7 @@ The state of a part is either a large table or a dictionary in which some values
 
 
 class Rows:
-    """The state of a large table at a point in time. `row` builds each row from an immutable key and value.
+    """The rows of a large table at a point in time. `row` builds each row from an immutable key and value.
 
     The values of a captured table are never modified. Two `Rows` objects are equal if their rows are equal.
     """
@@ -73,7 +73,7 @@ class Rows:
 
 
 class RowsByName:
-    """The state of a large dictionary at a point in time. `row` builds each row from immutable values."""
+    """The rows of a large dictionary at a point in time. `row` builds each row from immutable values."""
 
     def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
         self._values, self._row = values, row
@@ -82,13 +82,13 @@ class RowsByName:
         return isinstance(other, RowsByName) and dict(self.items()) == dict(other.items())
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Return each name together with its row."""
+        """Return each name and its row."""
         return ((name, self._row(value)) for name, value in self._values.items())
 
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The captured state after all records below `offset`."""
+    """The captured state after all records below `offset` have been applied."""
 
     offset: int
     parts: Frozen
@@ -106,12 +106,15 @@ class Snapshot:
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Make the snapshot durable and delete all but the two newest snapshots, or raise OSError."""
+        """Write the snapshot durably, and delete all but the two newest snapshots.
+
+        Raise OSError on failure.
+        """
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
-        # The snapshot is already durable, and the next snapshot deletes the old files.
+        # The new snapshot is durable, and the old files will be deleted when the next snapshot is written.
         with suppress(OSError):
             for offset in offsets(disk)[:-_KEPT_COUNT]:
                 disk.delete(path_of(offset))
@@ -209,7 +212,7 @@ def _member(name: str, value: Any) -> Iterator[bytes]:
 
 
 def _joined(opening: bytes, parts: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
-    """Yield the opening bracket, the parts separated by commas, and the closing bracket."""
+    """Yield an opening bracket, the parts separated by commas, and a closing bracket."""
     separator = opening
     for part in parts:
         yield separator

@@ -14,8 +14,8 @@ The segment size is written only when the store is created. The file is written 
 synced, and then renamed. Normally, the segment size is read from the file `format`, and is not derived from
 the lengths of other files. If the file `format` is damaged, the segment size is derived from the segments,
 and the damage is reported. If the file `format` is missing, a folder that contains a commitlog is considered
-a Tidewheel store only if it also contains a file that no other program writes. Therefore, a store of Apache
-RocketMQ is never modified.
+a Tidewheel store only if it also contains a file that no other program writes. As a result, Apache RocketMQ
+stores are never modified.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def encode(segment_bytes: int, version: int = VERSION) -> bytes:
 
 
 def parse(stored: bytes) -> Format | None:
-    """Return the content of the file `format` from its bytes, or None if the file is empty or truncated.
+    """Parse the content of the file `format`.
 
-    Raise `NotAStore`, `StoreTooNew` or `StoreTooOld`.
+    Return None if the file is empty or truncated. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the
+    store cannot be opened.
     """
     first = stored[:_FIRST_BYTES].decode(errors="replace").strip("\0 \n\r\t")
     found = _LINE.fullmatch(stored[_FIRST_BYTES:])
@@ -90,10 +91,11 @@ def parse(stored: bytes) -> Format | None:
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
-    """Return the format of the store on a disk. If the file is missing, it is created with `wanted_bytes`.
+    """Return the format of the store on a disk.
 
-    A damaged file is written again. If the segment size cannot be read from the file, it is derived from the
-    segments. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` without modifying any file.
+    If the file `format` is missing, it is created with the segment size `wanted_bytes`. If the file is
+    damaged, it is written again. If the segment size cannot be read from the file, the size is derived from
+    the segments. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` without modifying any file.
     """
     found = read(disk)
     if found is None:
@@ -122,8 +124,8 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 def read(disk: Disk) -> Format | None:
     """Return the format from the file, or a format derived from other files, or None if there is no store.
 
-    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`. `NotAStore` is also raised if the commitlog may have
-    been written by another program.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the store cannot be opened. `NotAStore` is also
+    raised if the commitlog may have been written by another program.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -138,7 +140,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Replace the file `format` durably and atomically, or raise OSError."""
+    """Durably and atomically replace the file `format`, or raise OSError."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)

@@ -1,4 +1,4 @@
-"""Implements a large table that can be captured for a snapshot without being copied.
+"""Implements tables that can be captured for a snapshot without copying rows.
 
 A table consists of parts, which are copied on write.
 
@@ -72,7 +72,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys, starting at `first`. Keys must have been inserted in ascending order."""
+        """Return up to `count` keys at or above `first`. Keys must have been inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -82,7 +82,7 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """Return the row for a key, or None if the key is missing."""
+        """Return the row for a key, or None if the key does not exist."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
@@ -101,7 +101,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row for a key, or None if the key is missing."""
+        """Remove and return the row for a key, or return None if the key does not exist."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -112,10 +112,7 @@ class Table(Generic[Key]):
         return row
 
     def freeze(self, row: Callable[[Any, Row], Row]) -> Rows:
-        """Return the current rows for a snapshot.
-
-        `row` builds each snapshot row from a key and a row of the table.
-        """
+        """Capture the current rows for a snapshot. `row` builds a snapshot row from a key and a row."""
         held = sum(map(len, self._parts))
         assert self._count == held, f"{self._count} rows are counted, {held} are there"
         self._is_shared = [True] * len(self._parts)
@@ -140,7 +137,7 @@ class Table(Generic[Key]):
         return self._parts[place]
 
     def _tidy(self, place: int) -> None:
-        """Drop, merge, or compact a part from which a row was removed."""
+        """Drop, merge, or compact a part after a row has been removed from it."""
         parts, left = self._parts, max(place - 1, 0)
         if len(parts) > 1 and len(parts[left]) + len(parts[left + 1]) <= PART_ROWS_MAX // 2:
             self._replace(left, left + 2, parts[left] | parts[left + 1])

@@ -1,11 +1,9 @@
-"""Implements a view of a file that is similar to a memory map.
+"""Implements file views, which are similar to memory maps but raise OSError if an I/O error occurs.
 
-The view uses reads, so that an I/O error raises OSError.
-
-If a page of a mapped file cannot be read from disk or has been truncated in the meantime, the process is
-terminated by SIGBUS. Therefore, the files of a store are never mapped. Slices are read on demand through a
-forward-moving window of `WINDOW_BYTES` bytes. Therefore, a scan reads the file once, and keeps only one
-window in memory.
+If a page of a memory-mapped file cannot be read from disk or has been truncated in the meantime, the process
+is terminated by SIGBUS. Therefore, the files of a store are never memory-mapped. Slices are read on demand
+through a forward-moving window of `WINDOW_BYTES` bytes. Therefore, a scan reads the file once, and keeps only
+one window in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Return the bytes of a slice, up to the end of the view.
+        """Return the bytes of a slice, which may extend beyond the end of the view.
 
         Raise OSError if a read fails or the file is truncated.
         """
@@ -52,7 +50,7 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return a view of the same file that ends at `end`."""
+        """Return a view of the same file that ends no later than `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:

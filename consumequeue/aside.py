@@ -44,7 +44,7 @@ def delete_aside(disk: Disk) -> None:
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether files cannot be created in a folder for a reason that is specific to the folder.
+    """Return whether creating a file in a folder fails for a reason that is specific to the folder.
 
     Raise `SyncFailed` if a sync fails.
     """

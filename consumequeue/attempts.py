@@ -1,4 +1,4 @@
-"""Records the number of delivery attempts of a message, and the first and the last failure.
+"""Records the number of delivery attempts for a message, and the first and last failures.
 
 cause         reason why the lease ended
 EXPIRED       the lease time expired
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class Failure(NamedTuple):
-    """A failed delivery attempt, with its time (in ms since 1970), its cause, and its client."""
+    """A failed delivery attempt, including the time (in ms since 1970), the cause, and the client."""
 
     at_ms: int
     cause: int
@@ -43,7 +43,7 @@ class Failure(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The number of delivery attempts of a message, and the first and the last failure."""
+    """The number of delivery attempts for a message, and the first and last failures."""
 
     made: int = 0
     first: Failure | None = None

@@ -1,12 +1,12 @@
 """Implements the Bloom filter of a run. Each test reads a single word of the filter.
 
-Keys are mixed with the finalizer of MurmurHash3, because they may be offsets, which are not evenly
-distributed. The upper 40 bits of the mixed key select a 64-bit word. The lower 24 bits select four bits in
-this word, which are set for every key in the run. At 12 bits per key, the false positive rate is about 1 %.
+Keys are hashed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
+distributed. The upper 40 bits of the hash select a 64-bit word. The lower 24 bits select four bits in this
+word. These four bits are set when a key is added. At 12 bits per key, the false positive rate is about 1 %.
 
 When a run is started, only an upper bound on the number of keys is known. Therefore, a filter is created with
 a multiple of 64 words, and is later reduced by folding. Folding combines the upper half of the words with the
-lower half. Word positions modulo the word count remain valid. Memory usage is 12 to 24 bits per key.
+lower half. Word positions remain valid modulo the reduced word count. Memory usage is 12 to 24 bits per key.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Filter:
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the key of a probe may have been added.
+        """Return whether the key of a probe may have been added to the filter.
 
         If the result is False, the key has not been added.
         """
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return the results of `may_hold` for many keys, given the arrays of their probes."""
+        """Return the results of `may_hold` for many keys, given the arrays returned by `probes_of`."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

@@ -1,17 +1,19 @@
 """Adds entries for log records to the queue indexes.
 
-The same rules apply during operation and during a rebuild. A record with the transaction type "none" or
-"commit" gets an entry, as in the `DefaultMessageStore` of RocketMQ. Tidewheel system records (type 12) do not
-get an entry. In an imported log, each message of an inner batch gets its own entry. If a topic is deleted and
-created again, its queue offsets restart, and the new entries replace the earlier entries.
+The same rules apply during operation and during a rebuild. An entry is added for each record with the
+transaction type "none" or "commit", as in the `DefaultMessageStore` of RocketMQ. No entry is added for
+Tidewheel system records (type 12). In an imported log, an entry is added for each message of an inner batch.
+If a topic in an imported log was deleted and created again, its queue offsets restart at 0, and the new
+entries replace the earlier entries.
 
 The newest entries of a queue form its tail, which is kept in memory (`consumequeue.tails`). When a tail is
-full, a worker writes its entries to disk (`take`). Entries that cannot be written stay in memory. No entry is
-lost permanently, because the queues can always be rebuilt. If a queue file cannot be written, the file is
-reported as damaged, and other queues are still written. The write is retried later, and the tail is dropped
-if it becomes too long. The same applies if a queue file cannot be created because the disk has free space but
-no free inodes. If only the creation of a file fails, the marker file is kept, because the files of other
-queues are still valid. Only one write of queue entries is in progress at any time.
+full, a worker writes the entries to disk (`take`). Entries that cannot be written remain in memory. Entries
+are never lost permanently, because queues can always be rebuilt from the log. If a queue file cannot be
+written, the file is reported as damaged, and other queues are still written. The write is retried later, and
+the tail of the queue is dropped if it becomes too long. A queue file that cannot be created because the disk
+has no free inodes is treated in the same way. However, the marker file is kept if a file could not be
+created, because the files of other queues are still valid. Only one write of queue entries is in progress at
+any time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -36,16 +38,16 @@ If the first records of a queue are lost because the log is damaged, the rebuilt
 (`begin_with_gap`), unless retention may have deleted the records (`firsts_there`). Retention cannot have
 deleted the records if the queue is replayed for the first time, or if the log still includes the offset of
 the first record. If retention may have deleted the records, a rebuilt queue may begin at a higher offset than
-its recorded first offset. This occurs if retention could not read a damaged queue file and the log no longer
-contains the first records of the queue. A snapshot lists such queues until their first offsets have been
-recorded in the log (`unrecorded`; `services.broker.housekeeping`).
+its recorded first offset. The first offset is higher if retention could not read a damaged queue file and the
+log no longer contains the first records of the queue. Snapshots list such queues until their first offsets
+have been recorded in the log (`unrecorded`; `services.broker.housekeeping`).
 
-Cost: Each record adds 20 bytes to a queue. All records of a queue are appended in one step (`dispatch_runs`).
-With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes
-1 to 2 ms. Each retention run checks all queues (`minimums`). Checking a queue takes 0.5 to 1 us if no entries
-are removed, 50 us if entries are removed from the tail, and up to 340 us if entries are removed from a file.
-Weak spot: The first read of a file that was written by an earlier process verifies the CRC of the whole file,
-which takes 10 ms for 6 MB.
+Cost: Each record adds 20 bytes to a queue. Adjacent records of a queue are added in one step
+(`dispatch_runs`). With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch
+of 1,000 rows takes 1 to 2 ms. Each retention run checks all queues (`minimums`). Checking a queue takes 0.5
+to 1 us if no entries are removed, 50 us if entries are removed from the tail, and up to 340 us if entries are
+removed from a file. Weak spot: The first read of a file that was written by an earlier process verifies the
+CRC of the whole file, which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -104,13 +106,16 @@ _ADVICE: Final = "See to the disk, and restart the broker: the start makes the q
 
 
 def is_indexed(record: Record) -> bool:
-    """Return whether a record gets an entry in a queue."""
+    """Return whether a queue entry is added for a record."""
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
 @dataclass(slots=True, eq=False)
 class EntriesToWrite:
-    """The entries that a worker must write, grouped by queue. The records of these entries are durable."""
+    """The entries that a worker must write, grouped by queue.
+
+    The records to which these entries refer are durable.
+    """
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
@@ -144,9 +149,9 @@ class EntriesToWrite:
 
 
 class Dispatch:
-    """All queues of a store.
+    """The queue indexes of a store.
 
-    The object is empty until queues are restored from a snapshot or records are dispatched.
+    There are no queues until they are restored from a snapshot or created for a record.
     """
 
     def __init__(
@@ -156,9 +161,9 @@ class Dispatch:
         found_damaged: FoundDamaged = ignore_damage,
         tail_entries_max: int = limits.TAIL_ENTRIES_MAX,
     ) -> None:
-        """Create the object without any queues.
+        """Initialize the object without any queues.
 
-        The part of the log below `imported_until` was imported (`commitlog.imported`).
+        The log below `imported_until` was imported (`commitlog.imported`).
         """
         self._disk, self._tell_damaged = disk, found_damaged
         self._imported_until = imported_until
@@ -204,7 +209,10 @@ class Dispatch:
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
-        """Add a durable record to its queue index, or return False if the record does not get an entry."""
+        """Add an entry for a durable record to its queue index.
+
+        Return False if no entry is added for such a record.
+        """
         if not is_indexed(record):
             return False
         self.give_way(record)
@@ -215,8 +223,8 @@ class Dispatch:
     def give_way(self, record: Record) -> None:
         """Truncate the queue of an imported record if its queue offset has already been used.
 
-        A log written by Tidewheel never contains the same queue offset twice. If it did, `put_many` would
-        report the error.
+        In a log written by Tidewheel, queue offsets are never reused. A duplicate queue offset would be
+        reported by `put_many`.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -258,20 +266,20 @@ class Dispatch:
                 tails.look(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Yield a tuple (topic, queue ID, index) for each queue that has entries."""
+        """Yield a (topic, queue ID, index) tuple for each queue that has entries."""
         for (topic, queue_id), queue in self._queues.items():
             if queue.end_offset:
                 yield topic, queue_id, queue
 
     def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
-        """Yield a tuple (queue ID, index) for each queue of a topic that has entries."""
+        """Yield a (queue ID, index) tuple for each queue of a topic that has entries."""
         for queue_id in range(queue_count):
             queue = self._queues.get((topic, queue_id))
             if queue is not None and queue.end_offset:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write all due tails in the calling thread. If the disk is full, the tails stay in memory."""
+        """Write all due tails in the calling thread. If the disk is full, the tails remain in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
@@ -291,9 +299,9 @@ class Dispatch:
         return self._taken
 
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-        """Split tails into file writes, up to the maximum size of one write.
+        """Split tails into file writes, up to the maximum number of entries per write.
 
-        Queues whose last write failed get at most `_TRIED_AGAIN` entries.
+        For queues whose last write failed, at most `_TRIED_AGAIN` entries are included.
         """
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
@@ -325,7 +333,7 @@ class Dispatch:
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return a tuple (topic, queue ID) for each existing queue."""
+        """Return the key (topic, queue ID) of each existing queue."""
         return [*self._queues]
 
     def take_some(
@@ -349,7 +357,8 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first remaining offset) for each queue with entries below a log offset.
 
-        The second list contains the log offset for each of these entries, or `UNKNOWN`.
+        The second list contains the log offset stored in the entry at each of these queue offsets, or
+        `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -366,8 +375,8 @@ class Dispatch:
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
         """Increase the first offset of each queue in `minimums`, a list of (topic, queue ID, offset) tuples.
 
-        `begins_at` contains the log offsets for the entries at the new first offsets, if known, in the format
-        of the second list returned by the method `minimums`.
+        `begins_at` contains the log offsets stored in the entries at the new first offsets, as returned by
+        the method `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -387,7 +396,7 @@ class Dispatch:
             self._note_recorded(queue, recorded_offset)
 
     def recorded_min(self, topic: str, queue_id: int) -> int:
-        """Return the recorded first offset of a queue."""
+        """Return the first offset of a queue according to the records in the log."""
         return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
 
     @property
@@ -404,8 +413,8 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first offset) for some queues whose first offset is not recorded.
 
-        The number of queues is limited by `take_some`. The second list contains the log offset for each of
-        the first entries, as in `minimums`.
+        The number of queues is limited by `take_some`. The second list contains the log offset stored in the
+        first entry of each queue, as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -431,9 +440,9 @@ class Dispatch:
     def take_unneeded(self) -> list[str]:
         """Return the paths of the files that contain only unneeded entries, so that a worker can delete them.
 
-        The caller must pass the deleted files to `deleted`. Files that were not deleted are returned by the
-        next call. If a tail begins in a returned file, the tail is written first. Raise `SyncFailed` if
-        syncing a folder that also contains other files fails.
+        The caller must pass the deleted files to `deleted`. Files that have not been deleted are returned
+        again by the next call. If a tail begins in a returned file, the tail is written first. Raise
+        `SyncFailed` if syncing a folder that also contains other files fails.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -450,7 +459,7 @@ class Dispatch:
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Update the queues after files returned by `take_unneeded` have been deleted."""
+        """Update the state of queues after files returned by `take_unneeded` have been deleted."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -476,8 +485,8 @@ class Dispatch:
         """Register the files that a checkpoint could not write or sync.
 
         After a failed sync, written data may be lost even if the next sync succeeds. The marker file is
-        deleted immediately. The first failed files are processed immediately, and the rest are processed by
-        `doubt_on`.
+        deleted immediately. The first batch of failed files is processed immediately, and all other files are
+        processed by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -511,7 +520,7 @@ class Dispatch:
             )
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Return the rows of all queues that have entries, for a snapshot (`queue.kept`)."""
+        """Capture the snapshot rows (`queue.kept`) of all queues that have entries."""
         while self.has_doubts:  # A snapshot must reflect all failures.
             self.doubt_on()
         self._frozen.take_all()
@@ -522,8 +531,8 @@ class Dispatch:
         """Return whether a checkpoint must write the marker file.
 
         A checkpoint must write the marker file if all queue files are undamaged and the marker file has never
-        been written. If the marker file no longer exists, it was deleted because of damage, possibly after
-        the checkpoint began.
+        been written. If the marker file was deleted because of damage, possibly after the checkpoint began,
+        the result is False.
         """
         return self.made_at is None and not self._is_damaged
 
@@ -548,7 +557,7 @@ class Dispatch:
         If the power fails during a rebuild, some files may contain holes or may be damaged. In this case, the
         marker file is missing or identifies a different snapshot. `frozen` is None for the first snapshot of
         an import, which is written before the first queue exists. In this case, any existing queues were
-        created by a recovery that did not write a snapshot of its own. Only the files of the topics in
+        created by a recovery that did not write a snapshot of its own. Only queue files of the topics in
         `read_topics` are verified, because recovery reads these files. `recorded` contains the recorded first
         offset of each queue that begins at a higher offset.
         """
@@ -578,8 +587,8 @@ class Dispatch:
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
         """Return whether the folder of every topic exists.
 
-        At startup, the files are not checked in any other way. Return False if the folder of the queues
-        cannot be listed, because all queues can be rebuilt.
+        The files themselves are not checked at startup. Return False if the folder of the queues cannot be
+        listed, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
@@ -600,8 +609,8 @@ class Dispatch:
 
         Gaps replace the last records of the queues if these records are missing from the log. A queue without
         records in the log consists of a gap that begins at the offset of the queue in `firsts`. If `firsts`
-        has no offset for the queue, the queue begins at its end. `recorded` has the same meaning as in
-        `adopt`.
+        does not contain the queue, the queue is empty and begins at its former end. `recorded` has the same
+        meaning as in `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -621,7 +630,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten(1)):  # `take_unneeded` has already written the entries.
+        if not (writes := queue.unwritten(1)):  # The entries have already been written by `take_unneeded`.
             return
         path = writes[0].path
         why = error.strerror or error
@@ -645,7 +654,7 @@ class Dispatch:
             self._tell_damaged(one.path, what)
 
     def _let_go(self) -> None:
-        """Drop unwritable tails that have grown too long.
+        """Drop tails that cannot be written and have become too long.
 
         This method must not be called while a write is in progress.
         """
@@ -663,7 +672,7 @@ class Dispatch:
     def unmark_again(self) -> None:
         """Retry the deletion of the marker file after a failure.
 
-        The caller must call `unmark_again` every few seconds. An attempt may block the event loop until the
+        The caller must call `unmark_again` every few seconds. Each attempt may block the event loop until the
         device times out. Therefore, an attempt is made only at the 1st, 2nd, 4th, 8th, 16th, 32nd and 64th
         call, and then at every 64th call.
         """
@@ -685,7 +694,7 @@ class Dispatch:
         """Delete the marker file, and report the first failure."""
         try:
             self._disk.delete(QUEUES_WHOLE)
-        except OSError as error:  # No checkpoint writes the marker file again.
+        except OSError as error:  # From now on, checkpoints do not write the marker file.
             if self._unmark_calls is None:
                 self._unmark_calls = 0
                 self._tell_damaged(QUEUES_WHOLE, _not_unmarked(error))
@@ -711,11 +720,11 @@ class Dispatch:
 
 
 def delete_files(disk: Disk) -> None:
-    """Delete the marker file, and then delete the files of all queues, which can be rebuilt.
+    """Delete the marker file and the files of all queues, which can be rebuilt from the log.
 
     If a file cannot be deleted (for example, because it is immutable, is owned by another user, or is
-    affected by a bad sector), the folder is renamed and is no longer read. Raise OSError if renaming also
-    fails, or if the marker file cannot be deleted.
+    affected by a bad sector), the folder is renamed and is no longer read. Raise OSError if the folder cannot
+    be renamed or the marker file cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -761,7 +770,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
 
 
 def mark(disk: Disk, made_at: int) -> None:
-    """Write the marker file, which makes recovery trust the synced queue files, or raise OSError."""
+    """Write the marker file, so that recovery trusts the synced queue files. Raise OSError on failure."""
     disk.delete(QUEUES_WHOLE)
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
@@ -780,7 +789,7 @@ def _not_unmarked(error: OSError) -> str:
 def is_of_file(path: str, error: OSError) -> bool:
     """Return whether a failure affects only the file being written, which can be rebuilt.
 
-    The result is False if the disk is full, or if the failure was caused by the process or by another file.
+    The result is False if the disk is full, or if the failure is related to the process or to another file.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
@@ -788,7 +797,7 @@ def is_of_file(path: str, error: OSError) -> bool:
 def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
     """Return whether a file could not be created although the disk is not full.
 
-    An example is a disk that has no free inodes.
+    For example, the disk may have no free inodes.
     """
     if error.errno not in NO_ROOM:
         return False
@@ -800,8 +809,8 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 def is_of_sync(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    A failed sync of the queue folder is treated as a failure of the file, because the directory entry of the
-    file may be lost.
+    A failed sync of the queue folder is also considered to affect the file, because the directory entry of
+    the file may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
@@ -818,9 +827,9 @@ def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield a tuple (path, length in bytes, CRC-32) for each file in the rows of a snapshot.
+    """Yield a (path, length in bytes, CRC-32) tuple for each queue file in the rows of a snapshot.
 
-    The oldest files may have been deleted after the snapshot was taken.
+    The oldest files may have been deleted since the snapshot was taken.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)

@@ -8,8 +8,8 @@ The format is compatible with Apache RocketMQ.
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   For a message of a lite topic, the `lite_code` of the lite topic
 
-If records are lost because the log is damaged, they are replaced by gap entries, which have the tags_code 0.
-As a result, later entries keep their positions. Readers skip gap entries.
+If records are lost because the log is damaged, gap entries with the tags_code 0 are added in their place. As
+a result, the positions of later entries do not change. Readers skip gap entries.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class FilterText(NamedTuple):
 
 
 class Filter(Protocol):
-    """A filter that selects records for a consumer."""
+    """A filter, which selects the records that are delivered to a consumer."""
 
     @property
     def text(self) -> FilterText:
@@ -47,7 +47,7 @@ class Filter(Protocol):
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The hashes of the tags that may match, or None if messages with any tag may match."""
+        """The hashes of the tags that may match, or None if any tag may match."""
 
     def matches(self, stored: bytes) -> bool:
         """Return whether a record with the given stored properties matches the filter."""
@@ -95,7 +95,7 @@ class TagFilter:
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
-        """Return the cost of one search for the tag in the stored properties."""
+        """Return the cost of searching the stored properties for the tag."""
         return stored_bytes // _TAG_SEARCHED_BYTES
 
 

@@ -1,6 +1,6 @@
 """Defines the grammar of SQL filter expressions.
 
-The grammar has the keywords of RocketMQ and the operator precedence of SQL92.
+The keywords are those of RocketMQ, and the operator precedence is that of SQL92.
 
 The following table lists the operators, with the lowest precedence first. Operators with the same precedence
 are left-associative.
@@ -13,10 +13,10 @@ are left-associative.
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive, and property names are case-sensitive. A string ends with a quote. Two
-consecutive quotes within a string represent a single quote. `--` begins a comment that extends to the end of
-the line, and `/* */` encloses a comment. The grammar does not define types. Type errors, such as an order
-comparison with a string, are detected when terms are combined (`filter_terms.py`).
+Keywords are case-insensitive, and property names are case-sensitive. Strings are enclosed in single quotes.
+Two consecutive single quotes within a string represent one single quote. `--` begins a comment that extends
+to the end of the line, and `/* */` encloses a comment. The grammar does not define types. Type errors, such
+as an order comparison with a string, are detected when terms are combined (`filter_terms.py`).
 
 The parser is an LALR(1) parser, which makes a single pass without backtracking and keeps its stack on the
 heap. Therefore, the required time and memory are linear in the length of the expression, which is limited.

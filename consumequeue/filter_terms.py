@@ -7,8 +7,8 @@ part of the expression is interpreted later or executed as code.
 Properties are strings. If a property is compared with a number, the property is converted to a number. If a
 property is compared with a Boolean value, "true" in upper or lower case is converted to true, and any other
 string is converted to false. Numbers are decimal and exact. A term is unknown if it depends on a missing
-property, or on a property that is compared with a number but is not a number. For unknown terms, AND, OR, and
-NOT follow SQL92 (8.12):
+property, or on a nonnumeric property that is compared with a number. For unknown terms, AND, OR, and NOT
+follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
@@ -22,10 +22,10 @@ in queue entries, so that records that cannot match are skipped without being re
 The parser limits the cost of an expression per message. The cost consists of `steps`, which are function
 calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. For each
 position at which the last character of the search string matches, CPython compares the preceding characters
-up to the first difference. Therefore, the maximum number of comparisons per character of the property equals
-the number of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes
-is 1 to 3 for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property
-consists only of the letter 'a'. Eight character comparisons take as long as advancing to the next position.
+up to the first difference. Therefore, the maximum number of comparisons per property character is the number
+of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes is 1 to 3
+for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property consists
+only of the letter 'a'. Eight character comparisons take as long as advancing to the next position.
 
 Weak spot: A property that is compared with numbers several times is converted to a number each time, unless
 the string is in a cache of recent strings. Only strings that are short enough to represent a number are
@@ -70,7 +70,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """The kind of a term. The value is the name that is used in error messages."""
+    """The kind of a term. The value of a member is the name that is used in error messages."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -79,7 +79,7 @@ class Kind(Enum):
 
 
 class Place(NamedTuple):
-    """The line and column at which a term begins in the expression, counted from 1."""
+    """The line and column at which a term begins in the expression. Both numbers start at 1."""
 
     line: int
     column: int
@@ -124,7 +124,7 @@ def named(name: str, place: Place) -> Term:
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number in a string, or None.
+    """Return the number in a string, or None if the string is not a number.
 
     A number consists of digits, an optional decimal point, and an optional exponent of up to four digits.
     """
@@ -166,7 +166,7 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return an order comparison such as `left < right`.
+    """Return the term for an order comparison such as `left < right`.
 
     Raise `IllegalFilter` unless both terms are numeric.
     """
@@ -348,8 +348,8 @@ def _overlaps(sought: str) -> int:
     """Return the maximum number of prefixes of a string that can overlap at different positions.
 
     The result is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border of
-    a string is the string itself. Each further border is the longest proper prefix of the previous border
-    that is also a suffix of it.
+    a string is the string itself. Each subsequent border is the longest proper prefix of the preceding border
+    that is also a suffix of that border.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):

@@ -19,7 +19,7 @@ Within a group, each message passes through the following states. The durable pa
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Each offset below `next_offset` that is not done is leased to a consumer, ready, parked, or set aside
+Each message below `next_offset` that is not done is leased to a consumer, ready, parked, or set aside
 (`consumequeue.set_aside`). Each lease is identified by a generation number, which is never reused.
 
 A message group that has no leased or waiting messages is free and has no entry. The states of a message group
@@ -36,13 +36,13 @@ are as follows:
 - Only the message with the delivery turn can be delivered. The same receive may also deliver the messages
   that follow it in a run (`services.broker.groups.message_leasing`).
 
-The state of in-flight messages is not durable, and is derived from the offsets. At startup, only recorded
-leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends
-a lease first updates the offsets, and then updates the in-flight state.
+The in-flight state is not durable, and is derived from the durable offsets. At startup, messages with
+recorded leases are leased, and all other messages that are not done are fresh. An operation that finishes a
+message or ends a lease first updates the offsets, and then updates the in-flight state.
 
 A queue of lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
-In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. A lite
-topic is treated as a message group. The next message of a lite topic is looked up after the lease on the
+In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. Each
+lite topic is treated as a message group. The next message of a lite topic is looked up after the lease on the
 previous message has ended.
 
 Memory usage is one entry for each message that is leased, ready, parked, or set aside. The number of messages
@@ -172,7 +172,7 @@ class InFlight:
         return offset in self._leases
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the number of delivery attempts for a message, including the current attempt."""
+        """Return the delivery attempts for a message, including the current attempt."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
@@ -210,9 +210,9 @@ class InFlight:
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return the end of the range of unleased messages that begins at `first`.
+        """Return the first leased offset from `first` up to `end`.
 
-        The result is at most `end`.
+        If no message in this range is leased, return `end`.
         """
         if first >= self._restored_until:
             return end
@@ -242,7 +242,7 @@ class InFlight:
             self.message_groups.keep_turn(message_group, offset)
 
     def judge_again(self) -> None:
-        """Make all messages that are set aside ready, because the filters of the group have changed."""
+        """Mark all messages that are set aside as ready, because the filters of the group have changed."""
         self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a valid heap.
 
     def lease(self, lease: Lease) -> None:
@@ -287,7 +287,7 @@ class InFlight:
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        # `finished` removes a message that is set aside and passes the delivery turn to the next message.
+        # A message that is set aside is later removed by `finished`, which also passes on the delivery turn.
         elif offset not in self._aside:
             self.message_groups.unpark(message_group, offset)
 
@@ -382,7 +382,7 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """A message group, with the number of its leased messages and a heap of its waiting offsets.
+    """The state of a message group, including the number of leased messages and a heap of waiting offsets.
 
     `given_ms` is the time of the last delivery, or 0 if it is unknown.
     """
@@ -393,7 +393,7 @@ class MessageGroup:
 
 
 class MessageGroups:
-    """All message groups of a queue that are not free."""
+    """The message groups of a queue that are not free."""
 
     def __init__(self) -> None:
         self._groups: dict[str, MessageGroup] = {}
@@ -402,11 +402,11 @@ class MessageGroups:
         """The number of waiting messages that do not have the delivery turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether the message group of a candidate is free, or the candidate has the delivery turn."""
+        """Return whether a message group is free or a candidate has its delivery turn."""
         return name not in self._groups or offset in self._turns
 
     def has_lease(self, name: str) -> bool:
-        """Return whether a message of a message group is leased."""
+        """Return whether any message of a message group is leased."""
         group = self._groups.get(name)
         return group is not None and group.in_flight > 0
 
@@ -438,9 +438,9 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the time of the last delivery in ms for each message group with waiting messages.
+        """Return the time of the last delivery in ms for each message group that has waiting messages.
 
-        Unknown times are omitted.
+        Groups for which this time is unknown are omitted.
         """
         has_turn = set(self._turns.values())
         return [

@@ -11,16 +11,15 @@ read the record and compare the key (`carries`).
 1. Records are added in log order. Therefore, the runs, the batches, and the remaining entries in memory cover
    ascending parts of the log. A lookup searches these parts in reverse order, so a lookup of the newest
    records may not need to read any run.
-2. Like the queues, the key index depends only on the log. If a run is missing or damaged, the index is
-   rebuilt.
+2. The key index is derived from the log. If a run is missing or damaged, the index is rebuilt.
 3. Entries for records that were deleted by retention are skipped, and are removed by the next merge.
 
 Cost: Adding a key takes 0.4 us, most of which is spent computing the hash. A lookup takes 5 us, plus 0.2 us
 for each batch and each run with a filter, plus 10 us for each block that is read. One block is read from each
 run that contains the key or has no filter. Memory usage is 18 bytes for each entry in memory, and 12 to 24
 bits for each entry in a run with up to `FILTERED_MAX` entries, which amounts to about 10 MB. Larger runs use
-8 bytes per 255 entries. Weak spot: If many entries have the same hash, they are read block by block in
-reverse order, even if only some of the entries are needed.
+8 bytes per 255 entries. Weak spot: If many entries have the same hash, whole blocks are read in reverse
+order, even if only some of the entries are needed.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def runs_named(frozen: Any) -> list[Run]:
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether the file of a run is undamaged. The file may be at a different path."""
+    """Return whether a file contains an undamaged run of the key index."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False

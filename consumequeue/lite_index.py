@@ -1,19 +1,19 @@
 """Implements the lite index, which finds the queue offsets of the messages of each lite topic in a queue.
 
-Lite topics are identified by their codes.
+In the index, lite topics are identified by their codes.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
 The lite index depends only on the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
 Therefore, the index is not stored on disk. The index is rebuilt from the entries at startup, at a rate of a
-few million entries per second. Each query first adds the new entries of the queue to the index. Below the
-floor, where no group has unfinished messages, the index keeps only the last offset of each lite topic. If a
-group returns to an offset below the floor, the index is rebuilt from a lower floor.
+few million entries per second. Each query first adds the new entries of the queue to the index. Below an
+offset called the floor, no group has unfinished messages, and the index contains only the last offset of each
+lite topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor.
 
 Two lite topics may have the same code, so the lite topic of each message is verified before delivery.
 
 Cost: Each message above the floor uses 8 bytes, and each lite topic uses about 200 bytes. A lookup requires
-one binary search. Weak spots: A single slow group determines the floor for all groups. If `reach` is called
+one binary search. Weak spots: The slowest group determines the floor for all groups. If `reach` is called
 with an offset below the floor, the whole queue is read in one step. If a queue file is damaged, the index
 contains no entries until retention has deleted the entries in the file.
 """
@@ -35,7 +35,7 @@ _TRIM_EVERY: Final = 65_536
 
 
 class LiteIndex:
-    """The index of the lite topics in one queue."""
+    """The lite index of one queue."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
@@ -60,7 +60,7 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """True if many entries have been read since the last call of `trim`."""
+        """True if many entries have been added since the last call of `trim`."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
@@ -125,7 +125,7 @@ class LiteIndex:
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
     """Yield each code in `rows` together with its positions in ascending order.
 
-    The code 0, which is used by gaps, is omitted.
+    The code 0, which gap entries contain, is omitted.
     """
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")

@@ -1,7 +1,7 @@
 """Computes the hash for a name in a topic, which is the BLAKE2b hash of `topic#name`.
 
-The key index and the table of recent IDs use 8 bytes per name, and the timer tables use 16 bytes. In BLAKE2b,
-the digest size is part of the hash, so the short digest is not a prefix of the long digest.
+The key index and the table of recent IDs use 8-byte hashes, and the timer tables use 16-byte hashes. BLAKE2b
+includes the digest size in the hash, so the short digest of a name is not a prefix of the long digest.
 
 Cost: Computing the hash of a name takes 0.6 us. A cache of hash states for 1,024 topics would reduce this
 time to 0.4 us for few topics, but would increase it to 1.0 us for 10,000 alternating topics.

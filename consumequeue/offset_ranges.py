@@ -1,11 +1,11 @@
 """Implements a set of queue offsets that is stored as ranges.
 
-The memory usage depends on the number of holes rather than on the number of offsets. The starts and the
-exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If offsets are added
-at the end of the last range, as is usual for acknowledgements, only the end of the last range is changed. Any
-other addition requires a binary search and shifts the items that follow in the lists. Weak spots: `take_out`
-rewrites both lists. If only every second message in a queue is acknowledged, each acknowledged message
-requires its own range.
+The memory usage of a set depends on the number of holes rather than on the number of offsets. The starts and
+the exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If offsets are
+added at the end of the last range, as is usual for acknowledgements, only the end of the last range is
+changed. Any other addition requires a binary search and shifts the items that follow in the lists. Weak
+spots: `take_out` rewrites both lists. If only every second message in a queue is acknowledged, each
+acknowledged message requires its own range.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
-    """A set of offsets, which is initialized with ranges (first, count)."""
+    """A set of offsets, which is initialized from (first, count) ranges."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -35,7 +35,7 @@ class OffsetRanges:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges as (first, count) in ascending order."""
+        """Yield the ranges as (first, count) pairs in ascending order."""
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:

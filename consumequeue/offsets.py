@@ -7,7 +7,7 @@ done are stored as ranges. For each message that is not done, the failed attempt
 For message groups and lite topics, the current leases are also stored.
 
 `GroupOffsets` contains the entire durable state of a group on a queue. Every change to the durable state is
-recorded in the log. The same functions apply changes during operation and during recovery:
+recorded in the log. The following functions apply changes during operation and during recovery:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
@@ -80,7 +80,7 @@ class GroupOffsets:
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
-        """Return whether an attempt is recorded for a message that is not done."""
+        """Return whether a message is not done and has a recorded attempt."""
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
@@ -100,10 +100,10 @@ class GroupOffsets:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
-        """Apply the start or end of a lease. A new lease of a message that is done is ignored."""
+        """Apply the start or end of a lease. A new lease on a message that is done is ignored."""
         offset, known = entry.queue_offset, self.attempts(entry.queue_offset)
         if entry.kind is Kind.LEASED:
-            # An existing lease of a finished message is renewed, because the message was deleted (`skip_to`)
+            # An existing lease on a finished message is updated, because the message was deleted (`skip_to`)
             # while the consumer was still processing it.
             if offset in self.leases or not self.is_done(offset):
                 self.leases[offset] = entry
@@ -120,7 +120,7 @@ class GroupOffsets:
     def skip_to(self, queue_offset: int) -> None:
         """Mark all messages below `queue_offset` as done, because they were deleted.
 
-        The leases of deleted messages remain until they end.
+        Leases on deleted messages remain until they end.
         """
         if queue_offset <= self.committed_offset:
             return
@@ -136,8 +136,8 @@ class GroupOffsets:
 
         This method is used for queues of lite topics.
         """
-        # The committed offsets are converted to a range of finished offsets, from which the reopened offsets
-        # are removed.
+        # Committed offsets are converted to a range of finished offsets, so that the reopened offsets can be
+        # removed from this range.
         if offsets[0] < self.committed_offset:
             self._done.add(offsets[0], self.committed_offset)
             self.committed_offset = offsets[0]

@@ -371,7 +371,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes from a file. If the bytes cannot be read, report the damage and raise `StoreDamaged`."""
+        """Return bytes from a file. If the read fails, report the damage and raise `StoreDamaged`."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)

@@ -1,1 +1,1 @@
-"""The facts of records, and the encoding of acknowledgement and lease records."""
+"""Defines the facts that records contain, and encodes acknowledgement and lease records."""

@@ -41,10 +41,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the given offsets as (first, count) ranges in ascending order.
-
-    The offsets may be unsorted.
-    """
+    """Return the given offsets, which may be unsorted, as (first, count) ranges in ascending order."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):

@@ -1,7 +1,7 @@
 """Facts represent the meaning of records as plain values for the broker, its tools, and `explain`.
 
-A record may have any number of facts. For example, a single record may contain a commit that cancels one
-timer and replaces another. Therefore, either all facts of a record survive a crash or none do.
+A record may have any number of facts. For example, a single commit record may also cancel one timer and
+replace another. As a result, either all facts of a record survive a crash or none of them do.
 
     fact              record                                   meaning
     TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
@@ -28,16 +28,16 @@ timer and replaces another. Therefore, either all facts of a record survive a cr
 1. `facts_of` reads only the topic, type, properties, and body of a record. The offset and store time of a
    record are not part of its facts.
 2. `record_of` returns the record for a fact that is stored on its own in JSON format (`TOPICS`).
-   Acknowledgements and leases are collected, and are encoded by `acks` and `lease_records`. All other facts
-   are stored in messages.
+   Acknowledgements and leases are stored in shared records, which are encoded by `acks` and `lease_records`.
+   All other facts are contained in message records.
 3. A record of a kind that was introduced in a later release has no facts. If the verb of a record is unknown,
    KeyError is raised.
-4. Timers and half messages written by RocketMQ are also read. Records written by RocketMQ may contain
-   arbitrary text from a client. If the time in a timer record is not a number, the record does not set a
-   timer. In a half message, a time that is not a number is ignored.
+4. Timers and half messages written by RocketMQ are also read. Properties of records written by RocketMQ may
+   contain arbitrary text from clients. If the time in a timer record is not a number, the record does not set
+   a timer. If a time in a half message is not a number, the time is ignored.
 
 Cost: Reading the facts of a record takes 0.3 us if the record has no facts, and several microseconds if the
-record has a JSON body. Few records have JSON bodies.
+record has a JSON body. JSON bodies are rare.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class HalfStored(NamedTuple):
     """A half message for `topic` was stored at the offset of its record.
 
     If `due_ms` is given, the message is due at that time. `check_ms` is the time of the first transaction
-    check-back. If the half message was stored by RocketMQ, this time is derived from `immunity_s` or from a
-    default.
+    check-back. For a half message stored by RocketMQ, the time of the first transaction check-back is derived
+    from `immunity_s` or from a default.
     """
 
     topic: str
@@ -131,8 +131,8 @@ class HalfEnded(NamedTuple):
 class HalfAsked(NamedTuple):
     """A transaction check-back was sent for a half message.
 
-    `asked_count` is the number of check-backs sent so far. The next check-back is due at `check_ms`, or at a
-    default time if `check_ms` is None.
+    `asked_count` is the number of transaction check-backs sent so far. The next transaction check-back is due
+    at `check_ms`, or at a default time if `check_ms` is None.
     """
 
     half_offset: int
@@ -148,7 +148,7 @@ class HalfEndedLate(NamedTuple):
 
 
 class LeaseChanged(NamedTuple):
-    """A group's lease on a message of a queue began, changed, or ended."""
+    """A group's lease on a message began, changed, or ended."""
 
     key: Key
     entry: LeaseEntry
@@ -169,7 +169,7 @@ class GroupLeft(NamedTuple):
 
 
 class FiltersForgotten(NamedTuple):
-    """Filters that a group used for a topic were removed. Each filter is a pair (type, expression)."""
+    """Filters that a group used for a topic were removed. Each filter is a (type, expression) pair."""
 
     group: str
     topic: str
@@ -179,10 +179,11 @@ class FiltersForgotten(NamedTuple):
 class GroupJoined(NamedTuple):
     """A group began to receive messages from a topic.
 
-    `log_offset` is the first offset of the log at that time. All other fields are optional. `filter` is a
-    filter that was added to the group. `reopened` contains the queue offsets of the messages to redeliver,
-    keyed by queue ID. Each value contains the first offset, followed by the differences between consecutive
-    offsets. `positions` contains the queue offsets at which the group continues.
+    `log_offset` is the first offset of the log at the time when the group joined. All other fields are
+    optional. `filter` is a filter that was added to the group. `reopened` contains the queue offsets of the
+    messages to redeliver, keyed by queue ID. Each value of `reopened` contains the first offset, followed by
+    the differences between consecutive offsets. `positions` contains the queue offsets from which the group
+    continues to receive messages.
     """
 
     group: str
@@ -264,9 +265,9 @@ class ScheduleResumed(NamedTuple):
 
 
 class SchedulePassed(NamedTuple):
-    """The runs of a schedule up to a given time were dropped.
+    """The schedule runs up to a given time were dropped.
 
-    `trouble` is the new error message, or None if the error message has not changed.
+    `trouble` is the new error message of the schedule, or None if the error message has not changed.
     """
 
     name: str
@@ -293,11 +294,10 @@ class Skipped(NamedTuple):
 class LogCut(NamedTuple):
     """The start of the log was moved to `cut_offset` by retention.
 
-    If `is_done` is false, the move was only announced.
+    If `is_done` is false, the change was announced but has not been made.
 
-    queues the first offset of each queue (topic, queue ID, offset), or None if the move was only announced
-    places     the log offsets of the records of these first entries
-    skipped    the messages that groups have missed
+    queues the first offset of each queue (topic, queue ID, offset), or None if the change was only announced
+    places the log offsets of the records of these first entries skipped the messages that groups have missed
     """
 
     cut_offset: int
@@ -320,7 +320,7 @@ class EpochBegun(NamedTuple):
 
 
 class UserSet(NamedTuple):
-    """A user with a name and a sealed secret was added or replaced."""
+    """A user was added or replaced. The fact contains the user name and the sealed secret."""
 
     name: str
     sealed: str
@@ -385,14 +385,14 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
 
 
 def record_of(fact: Fact) -> Record:
-    """Return a new record that contains a single fact in JSON format, to be appended to the log."""
+    """Return a new log record that contains a single fact in JSON format."""
     kind = type(fact)
     body = json.dumps(_WRITERS[kind](fact)).encode()
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)
 
 
 def timer_set(stored: bytes) -> TimerSet:
-    """Return the timer of a record that has the given properties."""
+    """Return the timer that is set by a record with the given properties."""
     said = properties.decode(stored)
     names = said.get(property_names.TIMER_NAMES, "id key")
     return TimerSet(

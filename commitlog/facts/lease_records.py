@@ -1,6 +1,6 @@
 """Encodes lease records.
 
-Lease records contain leases that persist across a restart and leases that ended without acknowledgement.
+Lease records contain leases that must survive a restart, and leases that ended without acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the following big-endian fields:
 
@@ -23,7 +23,7 @@ The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the 
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8 of the receive
 
-All leases of an event loop iteration are stored in a single record.
+All lease entries of an event loop iteration are stored in a single record.
 """
 
 from __future__ import annotations
