@@ -1,6 +1,6 @@
 """Implements the index of a single queue.
 
-Entry n, which begins at byte 20 n, contains the location of the record with queue offset n.
+Entry n begins at byte 20 n, and contains the location of the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
@@ -19,11 +19,11 @@ Rules:
   file does not stop the broker, because the queues can be rebuilt. The damage is reported once, and the file
   is not read again. Until the queues are rebuilt at the next startup, reads of entries in the file fail.
 
-Cost: An entry occupies 20 bytes. The first read of a file reads up to 6 MB, and each later read reads one or
-two blocks of 2,560 bytes. A search by log offset requires about 20 reads. Memory usage is 500 bytes for a
-queue with one entry, including references in `Dispatch`, plus up to 9 KB of block CRCs for each file that has
-been read. Weak spots: Damage to a file is not detected until the first read of the file. If the disk is full,
-tails grow without limit.
+Cost: An entry occupies 20 bytes. The first read of a file requires reading up to 6 MB. Each later read
+requires reading one or two blocks of 2,560 bytes. A search by log offset requires about 20 reads. Memory
+usage is 500 bytes for a queue with one entry, including references in `Dispatch`, plus up to 9 KB of block
+CRCs for each file that has been read. Weak spots: Damage to a file is not detected until the first read of
+the file. If the disk is full, tails grow without limit.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class TakenQueue(NamedTuple):
 
 
 class _Blocks:
-    """The CRC-32 of each block in the first `length` bytes of a file."""
+    """The CRC-32 values of the blocks in the first `length` bytes of a file."""
 
     __slots__ = ("_crcs", "length")
 
@@ -115,7 +115,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Add the bytes that were appended to the file."""
+        """Add the CRCs of bytes that were appended to the file."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -127,12 +127,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return the range of blocks that contain the given bytes."""
+        """Return the byte range of the blocks that contain the given bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether the bytes of whole blocks, starting at byte `begin` of the file, match the CRCs."""
+        """Return whether the content of whole blocks, beginning at byte `begin`, matches the CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -148,7 +148,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of queue `queue_id` of `topic`. The files of the queue contain `written_count` entries."""
+    """The index of a queue. Initially, the queue files contain `written_count` entries."""
 
     __slots__ = (
         "_begins_at",
@@ -258,7 +258,7 @@ class ConsumeQueue:
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries starting at `queue_offset`, but not beyond the end of a file.
 
-        The entries of a gap have a `record_bytes` value of 0.
+        In gap entries, `record_bytes` is 0.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
@@ -292,7 +292,7 @@ class ConsumeQueue:
         """Return the end of the gap that contains `queue_offset`, or the offset at which the search stopped.
 
         The number of examined entries is limited. Adjacent gaps that result from different damaged ranges are
-        separate gaps. The entries of a gap contain the offset of the record that follows the damaged range.
+        separate gaps. All entries of a gap contain the offset of the record that follows the damaged range.
         """
         # The block size increases as in `next_match`, because a queue may have many gaps, most of which are
         # short.
@@ -326,7 +326,7 @@ class ConsumeQueue:
         """Return the log offset in the entry that precedes the gap containing `queue_offset`.
 
         Return -1 if the gap is at the start of the queue. If the preceding entry belongs to another gap,
-        return the offset of the record that follows that gap, minus 1. Raise `StoreDamaged` if a file is
+        return the offset of the record that follows the other gap, minus 1. Raise `StoreDamaged` if a file is
         damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
@@ -356,7 +356,7 @@ class ConsumeQueue:
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return verified bytes from a file, or raise `StoreDamaged` with the queue offset."""
+        """Return verified bytes from a file, or raise `StoreDamaged` if the file is damaged."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -396,7 +396,7 @@ class ConsumeQueue:
         return stored
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
-        """Return a description of the damage to a file that does not match its CRC."""
+        """Return an error message for a file that does not match its CRC."""
         path, how = self._path(first_byte), "cannot be read"
         with suppress(OSError):
             is_short = self._disk.size(path) < self._length(first_byte)
@@ -447,7 +447,7 @@ class ConsumeQueue:
         """Write the tail to files without syncing, and return the paths of the files.
 
         No sync is required, because the files can be rebuilt. Raise OSError if the disk is full. Entries that
-        could not be written stay in the tail and can still be read.
+        could not be written remain in the tail and can still be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -456,7 +456,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Drop written entries from the tail, unless they have already been dropped."""
+        """Remove written entries from the tail, unless the entries have already been removed."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -477,10 +477,10 @@ class ConsumeQueue:
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
-        """Drop the tail, whose entries have not been written to any file, and return the paths of the files.
+        """Drop a tail that has not been written, and return the paths of the affected files.
 
-        The CRCs of the files are updated as if the entries had been written. Therefore, reading the files
-        raises `StoreDamaged` until the next startup.
+        The CRCs of the files are updated as if the entries had been written. As a result, reads of these
+        files raise `StoreDamaged` until the next startup.
         """
         writes = self.unwritten()
         for one in writes:
@@ -501,7 +501,7 @@ class ConsumeQueue:
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Remove all entries starting at `queue_offset`, the new end of the queue, or raise OSError.
+        """Truncate the queue at `queue_offset`, or raise OSError on failure.
 
         Return the paths of the files that may have unsynced changes.
         """
@@ -517,7 +517,7 @@ class ConsumeQueue:
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
-        kept_bytes = 0 if crc is None else end - last  # A file that has not been read begins with a hole.
+        kept_bytes = 0 if crc is None else end - last  # A file without a known CRC begins with a hole.
         if self._disk.size(self._path(last)) > kept_bytes:
             self._disk.truncate(self._path(last), kept_bytes)
         self._forget({at for at in self._crcs if at >= last})
@@ -547,7 +547,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Return the current state for a snapshot row (see `kept`), or None if the queue is empty."""
+        """Capture the current state for a snapshot row (see `kept`). Return None if the queue is empty."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -556,7 +556,7 @@ class ConsumeQueue:
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Extend the queue to `queue_offset` with gaps that replace lost records."""
+        """Extend the queue to `queue_offset` with gap entries that replace lost records."""
         # All gap entries except the last are stored as a hole in the file, which uses no disk space. The last
         # gap entry is written, because `adopt` requires that the last file exist and contain at least one
         # entry.
@@ -569,8 +569,8 @@ class ConsumeQueue:
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
         """Begin an empty queue at an offset.
 
-        The range up to `lost_until` becomes a gap, because its records were destroyed by damage. The gap
-        overwrites old bytes in files written by an earlier process.
+        The range up to `lost_until` becomes a gap, because its records were destroyed by damage. Gap entries
+        overwrite old bytes in files written by an earlier process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
@@ -605,7 +605,7 @@ class ConsumeQueue:
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
-        """Return an entry without verifying it and without reading the whole file.
+        """Return an entry without verifying the entry or reading the whole file.
 
         The caller must verify the entry. Return a gap entry if the file does not contain the entry. Raise
         `StoreDamaged` if the file cannot be read.
@@ -635,7 +635,7 @@ class ConsumeQueue:
     def unread_bytes(self) -> int:
         """The total size in bytes of the files that have not been read yet.
 
-        Each file is read as a whole at the first read.
+        A file is read as a whole when it is first accessed.
         """
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
@@ -687,7 +687,7 @@ class ConsumeQueue:
 
     @property
     def _needed_from(self) -> int:
-        """The first byte of the first file that must be kept.
+        """The byte position at which the first file that must be kept begins.
 
         The file that contains the last entry is always kept, because its CRC is updated when entries are
         added.
@@ -697,14 +697,14 @@ class ConsumeQueue:
     def unneeded(self) -> list[str]:
         """Return the paths of the files to be deleted. All entries in these files are below `min_offset`.
 
-        The returned files are no longer read. If the tail continues a file, the file is kept, because writing
-        the tail would create the file again.
+        The returned files are no longer read. A file in which the tail begins is kept, because writing the
+        tail would create the file again.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Remove the state of files that were returned by `unneeded` and have been deleted."""
+        """Remove the state of deleted files that were returned by `unneeded`."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
         # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
         # truncated.
@@ -716,8 +716,8 @@ class ConsumeQueue:
     def write_what_goes(self) -> list[str]:
         """If the tail begins in a file that is to be deleted, write as much of the tail as possible.
 
-        Return the paths of the written files. Raise `SyncFailed` if a folder that also contains other files
-        cannot be synced, because the operating system reports the failure only once.
+        Return the paths of the written files. Raise `SyncFailed` if syncing a folder that also contains other
+        files fails, because the operating system reports the failure only once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []

@@ -6,7 +6,7 @@ generation.
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
-Clients treat a receipt handle as opaque. Each lease has a unique generation, so a receipt handle is rejected
+Receipt handles are opaque to clients. Each lease has a unique generation, so a receipt handle is rejected
 after its message has been acknowledged or leased again. If the epoch of the lease is 0, the epoch is omitted.
 (See `ReceiptHandle` in RocketMQ.)
 """
@@ -21,7 +21,7 @@ from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):
-    """The content of a receipt handle, which identifies a lease and its message."""
+    """The content of a receipt handle. A receipt handle identifies a lease and the leased message."""
 
     queue_id: int
     queue_offset: int
@@ -36,7 +36,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the receipt handle for a lease, which `decode` can decode. Times are in ms since 1970."""
+    """Return the receipt handle for a lease. Times are in ms since 1970."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -46,7 +46,7 @@ def encode(
 def generation_of(handle: str) -> int:
     """Return the generation in a receipt handle, or -1 if the handle is malformed.
 
-    The result is compared with the generation of the current lease.
+    The caller compares the result with the generation of the current lease.
     """
     try:
         return int(handle.rpartition(" ")[2])

@@ -14,25 +14,25 @@ There are two kinds of run stores, each of which has its own schema, in-memory s
     expired         below the log's first offset       as defined by the caller (rule 2)
     damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
-1. Files are written by the checkpoint worker, and are listed in the snapshot of the checkpoint. A file is
-   never modified, and its number is never reused. A file is deleted when it is listed in neither the new
-   snapshot nor the previous snapshot, because recovery may start from either snapshot. The snapshot of a
-   failed checkpoint may exist on disk. Therefore, the runs of a failed checkpoint are kept until a checkpoint
-   succeeds.
+1. Files are written by the checkpoint worker, and are listed in the snapshot of the checkpoint. Files are
+   never modified, and file numbers are never reused. A file is deleted when it is listed in neither the new
+   snapshot nor the previous snapshot, because recovery may start from either snapshot. A failed checkpoint
+   may have written its snapshot to disk. Therefore, the runs of a failed checkpoint are kept until a
+   checkpoint succeeds.
 2. A merge drops expired entries. If only the newest entry for a key is valid, an expired entry is kept as
-   long as a run that is not part of the merge may contain an older entry for the key. Without the expired
-   entry, the older entry would become valid again. As a result, a lookup may return expired entries, and the
-   caller must check whether an entry has expired.
+   long as a run that is not part of the merge may contain an older entry for the key. If the expired entry
+   were dropped, the older entry would become valid again. As a result, a lookup may return expired entries,
+   and the caller must check whether an entry has expired.
 3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. A derived
    index is restored either completely or not at all. If a derived index has a damaged run, snapshots contain
    None for the index, and the index is rebuilt at the next startup. If files cannot be written to the folder
-   of a derived index, the folder is set aside (`consumequeue.aside`). An index that is not derived keeps its
-   damaged runs, because they contain the only copy of their entries. Lookups that need a damaged block raise
-   `StoreDamaged`, and all other lookups succeed. A read error (EIO) is also treated as damage, and does not
-   prevent startup or checkpoints.
-4. Runs are selected for merging by size. A run is merged when the later runs and the new entries together
-   contain at least three times as many entries. As a result, an index has about three runs of each size, and
-   an entry is rewritten only when it moves to a run that is at least four times as large.
+   of a derived index, the folder is set aside (`consumequeue.aside`). In an index that is not derived,
+   damaged runs are kept, because these runs contain the only copies of their entries. Lookups that need a
+   damaged block raise `StoreDamaged`, and all other lookups succeed. A read error (EIO) is also treated as
+   damage, and does not prevent startup or checkpoints.
+4. Runs are selected for merging by size. A run is merged when all later runs and the new entries together
+   contain at least three times as many entries as the run. As a result, an index has about three runs of each
+   size, and an entry is rewritten only when it moves to a run that is at least four times as large.
 
 Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in memory
 or in runs that are not listed in any snapshot. Recovery may replay more than `UNSAVED_MAX` entries, and
@@ -62,7 +62,7 @@ IsOver = Callable[[Entries, int], Mask]
 
 
 class Unsaved(Protocol):
-    """The entries of an index that are in memory."""
+    """The in-memory entries of an index."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -101,8 +101,9 @@ class RunsToWrite:
     def write(self, disk: Disk) -> None:
         """Merge the new entries with the runs selected by rule 4, and write the result to a durable run.
 
-        A damaged run and all older runs are left unchanged. If files cannot be written to the folder of a
-        derived index, the folder is set aside, and all runs are considered damaged. Raise OSError on failure.
+        Damaged runs, and all runs that are older than a damaged run, are left unchanged. If files cannot be
+        written to the folder of a derived index, the folder is set aside, and all runs are considered
+        damaged. Raise OSError on failure.
         """
         try:
             self._write(disk)
@@ -143,7 +144,7 @@ class RunsToWrite:
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the index of the run after the newest damaged run, or 0 if no run is damaged."""
+        """Return the position of the run after the newest damaged run, or 0 if no run is damaged."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -200,7 +201,7 @@ class RunStore(Generic[Memory]):
     def is_full(self) -> bool:
         """True if a checkpoint is due.
 
-        A checkpoint is due if too many entries are in memory or in runs that no snapshot lists.
+        A checkpoint is due if too many entries are in memory or in runs that are not listed in any snapshot.
         """
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
@@ -220,13 +221,13 @@ class RunStore(Generic[Memory]):
 
     @property
     def damage(self) -> str:
-        """A message about the known damage, or "" if there is none."""
+        """A description of the known damage, or "" if there is none."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Record that runs are damaged. Runs that are no longer in use are ignored."""
+        """Record that the given runs are damaged. Runs that are no longer in use are ignored."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
@@ -261,7 +262,7 @@ class RunStore(Generic[Memory]):
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Start using the runs that a failed checkpoint has written, because a snapshot may list them."""
+        """Start using the runs written by a failed checkpoint, because a snapshot may list these runs."""
         # The snapshot of the checkpoint may have been written before the failure, and may now be the newest
         # or the previous snapshot. Therefore, its files are kept until a checkpoint succeeds, even if they
         # have been merged.
@@ -284,8 +285,8 @@ class RunStore(Generic[Memory]):
     def spill(self, until: int) -> None:
         """Write a run if too many entries are in memory.
 
-        This method is used by recovery, which may add any number of entries. If the disk is full, new entries
-        stay in memory, and the write is retried after the same number of further entries.
+        This method is used by recovery, which may add any number of entries. If the write fails, entries
+        remain in memory, and the write is retried after `UNSAVED_MAX` additional entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -300,9 +301,9 @@ class RunStore(Generic[Memory]):
         """Restore the runs from a snapshot, and return a description of any damage, or "" if there is none.
 
         Files that are listed in other snapshots are kept, and all other files are deleted. A derived index is
-        restored only if all of its runs are undamaged and readable. In any other index, an unreadable run is
-        kept and is also listed in later snapshots, because the remaining entries of the index are correct.
-        Raise OSError on failure.
+        restored only if all runs are undamaged and readable. In any other index, an unreadable run is kept
+        and is also listed in later snapshots, because the remaining entries of the index are correct. Raise
+        OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -325,7 +326,8 @@ class RunStore(Generic[Memory]):
         """Delete the files that are not in `names`.
 
         Return an error message if the folder cannot be listed, or else "". If a file of a derived index
-        cannot be deleted, the next checkpoint retries the deletion. For any other index, raise OSError.
+        cannot be deleted, the next checkpoint retries the deletion. For an index that is not derived, raise
+        OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)

@@ -1,20 +1,21 @@
 """Stores the messages of a queue that are set aside for other filters of a consumer group.
 
 If a message does not match the filter of a receive but matches another filter of the group, the message is
-set aside. These messages are delivered to later receives with a matching filter, beginning with the lowest
-offset.
+set aside. Messages that are set aside are delivered to later receives with a matching filter, beginning with
+the lowest offset.
 
 Each filter corresponds to a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each
 message is in only one heap, regardless of the number of filters. The next message for a filter is the lowest
 of the head offsets of all heaps whose mask contains the filter's bit. If the filters of the group change, the
-meaning of the bits changes. In this case, `take_all` removes all messages in one step, and each message is
-checked again. Because a receive can change the filters of a group, this step must not cost more per message
-than normal processing.
+bits are assigned to other filters. In this case, `take_all` removes all messages in one step, and each
+message is checked again. Because a receive can change the filters of a group, this step must not cost more
+per message than normal processing.
 
 Memory usage is one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
 (`consumequeue.in_flight`). Cost: Adding or taking a message requires one heap operation. `first` reads the
 heads of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, but usually only one or two. Weak spot: If a message is
-finished by retention or by an operator, its heap entry remains until it reaches the head of the heap.
+finished by retention or by an operator, the heap entry of the message remains until it reaches the head of
+the heap.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SetAsideOffsets:
         return offset in self._wanted_by
 
     def put(self, offset: int, wanted_by: int) -> None:
-        """Add an offset for the filters in a mask."""
+        """Add an offset for the filters in a bit mask."""
         assert wanted_by > 0, f"{offset} waits for no filter"
         assert offset not in self._wanted_by, f"{offset} is set aside twice"
         self._wanted_by[offset] = wanted_by
@@ -68,7 +69,7 @@ class SetAsideOffsets:
         return taken
 
     def take_below(self, below: int) -> None:
-        """Remove the offsets below `below`."""
+        """Remove all offsets below `below`."""
         for offset in [one for one in self._wanted_by if one < below]:
             self.take(offset)
 

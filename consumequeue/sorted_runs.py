@@ -20,17 +20,16 @@ bytes, and a tail.
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
 Integers are little-endian, and unused bytes are set to zero. A file is written under a temporary name, and
-the header is written last. The file is then renamed, so that it is either complete or absent. The CRC of a
-block depends on the block number, so that misplaced blocks are detected.
+the header is written last. Finally, the file is renamed, so that it is either complete or absent. The CRC of
+a block depends on the block number, so that misplaced blocks are detected.
 
 Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are kept in
-memory. Looking up a key that is not in the run usually requires no read, and looking up a key that is in the
-run requires reading one block. To limit memory usage, a run that has more than `filtered_max` entries has no
-filter, and each lookup in such a run reads a block. If the fences or the filter are damaged, lookups return
-the same results, but require additional reads. No entry is returned from a damaged block, or from a file
-whose header does not match the snapshot. A read error is also treated as damage (`StoreDamaged`). For a
-derived index, every error that concerns the file is treated as damage. For any other index, only EIO is
-treated as damage.
+memory. A lookup usually requires reading one block if the run contains the key, or no block if it does not.
+To limit memory usage, a run that has more than `filtered_max` entries has no filter, and each lookup in such
+a run reads a block. If the fences or the filter are damaged, lookups return the same results, but require
+additional reads. No entry is returned from a damaged block, or from a file whose header does not match the
+snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived index, every error that is
+specific to the file is treated as damage. For any other index, only EIO is treated as damage.
 
 **A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source, and
 yields all entries up to the lowest of the last entries of the chunks. Therefore, each pass consumes at least
@@ -38,9 +37,9 @@ one whole chunk, and at most one chunk of each source is in memory. Entries with
 are always in the same pass.
 
 Cost: A lookup takes 0.3 us for a run that does not contain the key, and 8 us for each block that is read.
-Memory usage is 8 bytes per block for the fences. With a filter, the total is 12 to 25 bits per entry. A merge
-uses the memory of one chunk per source. Weak spot: A merge rewrites every entry, even if the runs have no
-entries in common.
+Memory usage is 8 bytes per block for the fences. The total memory usage of a run with a filter is 12 to 25
+bits per entry. A merge uses the memory of one chunk per source. Weak spot: A merge rewrites all entries of
+the merged runs, even if their key ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _PIECE_WORDS: Final = 1 << 17
 class Schema:
     """The entry format and the rules of a run store.
 
-    The dtype has the 64-bit fields `key` and `offset`.
+    The entry format must include the 64-bit fields `key` and `offset`.
     """
 
     magic: bytes
@@ -137,7 +136,10 @@ class Run:
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run described by the header of a file, without loading it, or raise `StoreDamaged`."""
+        """Return the run described by the header of a file.
+
+        Raise `StoreDamaged` if the header is missing. The fences and the filter are not loaded.
+        """
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
             raise StoreDamaged(f"{path} has no head. {schema.advice}")
@@ -160,7 +162,7 @@ class Run:
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the row for a snapshot: the number, offsets, and entry count from the header."""
+        """Return the snapshot row of the run, which contains the fields of the header."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
@@ -197,7 +199,7 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail.
+        """Return bytes from the tail.
 
         For an index that is not derived, return b"" if the bytes cannot be read.
         """
@@ -212,7 +214,7 @@ class Run:
     def may_hold(self, probe: Probe) -> bool:
         """Return whether the run may contain the key of a probe.
 
-        If the result is False, the run does not contain the key.
+        A result of False means that the run does not contain the key.
         """
         return self.filter is None or self.filter.may_hold(probe)
 
@@ -250,7 +252,7 @@ class Run:
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Return whether the whole file is undamaged. Every block is read."""
+        """Read every block, and return whether the whole file is undamaged."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
         if not fresh.lost:
@@ -282,7 +284,7 @@ class Run:
         """Return the entries of `count` blocks, beginning with block `number`, or raise `StoreDamaged`.
 
         `StoreDamaged` is also raised if the blocks cannot be read from disk. OSError is raised if the error
-        does not concern the file. For an index that is not derived, OSError is also raised if the error is
+        is not specific to the file. For an index that is not derived, OSError is also raised if the error is
         not EIO.
         """
         try:
@@ -374,18 +376,18 @@ def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the indexes that sort the keys in ascending order. Equal keys keep their relative order."""
     order = np.argsort(keys)
     ordered = keys[order]
-    # A stable sort takes five times as long, and gives the same result if no two keys are equal.
+    # A stable sort takes five times as long, and produces the same result if all keys are different.
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
-    """Yield all entries in ascending chunks.
+    """Yield all entries in chunks with ascending keys.
 
-    Each chunk is grouped by source, with the oldest source first.
+    The entries of each chunk are grouped by source, oldest source first.
     """
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
-        # All entries that have not been read are at or above the lowest of the last entries.
+        # Entries that have not been read yet are not lower than the lowest of the last entries.
         last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
         ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
         assert any(ends), "a source is not in order: nothing of it comes up to its last entry"

@@ -1,16 +1,15 @@
 """Implements SQL filters, which select messages by their properties.
 
-An example is `price > 5 AND region IN ('eu', 'us')`.
+An example of an SQL filter expression is `price > 5 AND region IN ('eu', 'us')`.
 
 The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
 `filter_terms.py`. Each expression is parsed once, using the package `lark`. During parsing, the terms are
-combined into a single function. A message matches only if the function returns true. A message does not match
-if the result is false or unknown. Recent filters are cached, because every long poll sends its expression
-again.
+combined into a single function. A message matches only if the function returns true, and not if the result is
+false or unknown. Recently used filters are cached, because every long poll sends its filter expression again.
 
 If Apache RocketMQ's SQL filter deviates from SQL92, Tidewheel follows SQL92. In all other cases, Tidewheel
-behaves as RocketMQ does. The test `tests/rocketmq/test_filters.py` compares both filters, using the cases in
-`tests/vectors/sql_filters.json`:
+behaves as RocketMQ does. The test `tests/rocketmq/test_filters.py` compares RocketMQ's filter with
+Tidewheel's filter, using the cases in `tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
     a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
@@ -54,7 +53,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """The filter for an SQL expression, which matches the messages for which the expression is true."""
+    """The filter for an SQL expression. The filter matches the messages for which the expression is true."""
 
     text: FilterText
     tags_codes: frozenset[int] | None = field(compare=False)
@@ -100,8 +99,8 @@ def parse_sql(expression: str) -> Filter:
 class _Reading(Transformer[Token, Term]):
     """The parser actions.
 
-    The class has one method for each grammar rule. The parser calls the method when the rule has been
-    matched.
+    The class has one method for each grammar rule. The parser calls the method for a rule when the rule has
+    been matched.
     """
 
     def start(self, term: Term) -> Term:

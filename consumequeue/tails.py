@@ -11,24 +11,25 @@ tails are written earlier.
 Rules:
 - The size of a tail is checked when the tail reaches 8 entries, and then each time the tail doubles in size.
   As a result, adding an entry requires only one comparison. A tail with fewer than 8 entries does not belong
-  to any class, because such a tail uses less than a third of the other memory used by the queue. In a file,
-  the 160 bytes of such a tail would occupy 4 KiB.
+  to any class, because such a tail uses less than a third of the other memory used by the queue. If the 160
+  bytes of such a tail were written to a file, they would occupy 4 KiB.
 - `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
   at most twice `bytes`. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
-  until `bytes` is three eighths of the limit. The limit applies to the memory used by all tails, and to their
-  part of a snapshot.
+  until `bytes` is three eighths of the limit. `limits.TAILS_BYTES_MAX` limits the memory usage of all tails,
+  and also the size of all tails in a snapshot.
 - A queue is called refused if its file cannot be written or created. A refused queue does not belong to any
   class, and is not included in `bytes`, so that other queues are still written. Refused queues are retried
   after the other queues. Up to eight refused queues are retried at a time. The memory used by refused tails
-  is also limited. If a refused tail reaches 256 KiB, it is dropped. If the refused tails use more than one
-  eighth of `limits.TAILS_BYTES_MAX`, the tails whose last write attempts are the oldest are dropped
-  (`to_let_go`). Up to 2,000 tails are dropped at a time, which takes 4 ms.
+  is also limited. If the tail of a refused queue reaches 256 KiB, the tail is dropped. If the refused tails
+  use more than one eighth of `limits.TAILS_BYTES_MAX`, the tails whose last write attempts are the oldest are
+  dropped (`to_let_go`). Up to 2,000 tails are dropped at a time, which takes 4 ms.
 - A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). A write blocks the event
   loop for a few milliseconds before and after the disk is accessed.
 
 Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over a
-very large number of queues, the tails do not become full. For example, 80,000 queues with 20 entries each use
-32 MiB. In this case, each write adds few entries to a file, and a checkpoint must sync many files.
+very large number of queues, the tails do not become full. For example, the tails of 80,000 queues with 20
+entries each use 32 MiB. In this case, each write adds few entries to a file, and checkpoints must sync many
+files.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _LET_GO_AT_ONCE: Final = 2_000
 
 
 class Tails:
-    """The queues that have entries in memory, grouped by the number of entries."""
+    """The queues that have entries in memory, grouped into classes by the number of entries."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         least_entries = min(_LEAST_ENTRIES, entries_max)
@@ -61,14 +62,14 @@ class Tails:
         """The total size of the tails at their last checks, excluding refused tails."""
         self.refused_bytes = 0
         """The total size of the refused tails at their last checks."""
-        # Dictionaries are used as ordered sets, so that a simulation run can be reproduced from its seed.
+        # Dictionaries are used as ordered sets, so that simulations are reproducible.
         self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
         self._refused: dict[ConsumeQueue, None] = {}
         """The refused queues, in the order of their last write attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
     def look(self, queue: ConsumeQueue) -> None:
-        """Update the recorded size of a queue's tail."""
+        """Update the recorded size of the tail of a queue."""
         now_bytes = queue.tail_bytes
         self._note(queue, now_bytes if now_bytes >= self.least_bytes else 0)
         if not queue.noted_bytes:
@@ -98,7 +99,7 @@ class Tails:
         self.look(queue)
 
     def to_let_go(self) -> list[ConsumeQueue]:
-        """Return refused queues whose tails exceed the memory limits."""
+        """Return refused queues whose tails must be dropped to comply with the memory limits."""
         chosen = dict.fromkeys(islice(self._too_long, _LET_GO_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
@@ -110,10 +111,10 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the next queues to write.
+        """Return the queues whose tails must be written next.
 
-        The next queues are those with full tails or, if the total limit is exceeded, those with the largest
-        tails.
+        These are queues with full tails or, if the total size limit is exceeded, queues with the largest
+        tails. If there are none, refused queues are returned.
         """
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]

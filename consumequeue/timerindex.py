@@ -1,18 +1,18 @@
 """Implements the timer index, which stores the newest fact about each timer and timer name on disk.
 
 The memory usage of the index is limited. The timer index is a run store (`consumequeue.run_store`) with its
-own schema. Two instances exist in separate folders. The first instance contains facts about timer names, with
-the key `hashes_of(topic, name)`. Each of these facts contains the offset, due time, and store time of the
-timer. The second instance contains facts about timer offsets. Each of these facts contains the record that
-ended the timer, the time of this record, and the outcome. Facts in memory are stored in a hash table
+own schema. There are two timer indexes in separate folders. One index contains facts about timer names, with
+the key `hashes_of(topic, name)`. A fact about a timer name contains the offset, due time, and store time of
+the timer. The other index contains facts about timer offsets. A fact about a timer offset contains the record
+that ended the timer, the time of this record, and the outcome. Facts in memory are stored in a hash table
 (`timerindex_recent.py`).
 
 1. If there are several facts for the same (key, check) pair, only the fact with the highest offset is valid.
    A lookup searches memory first, and then searches every run that may contain a fact with a higher offset.
    Therefore, facts may be added in any order.
 2. A merge keeps the newest facts that have not expired. A lookup may return a fact that has expired.
-3. If the record of a fact was deleted by retention, the run contains the only copy of the fact. Therefore, a
-   damaged run is kept until recovery replaces it (`services.broker.timers.timer_facts`).
+3. If the record of a fact was deleted by retention, the run contains the only copy of the fact. Therefore,
+   damaged runs are kept until recovery replaces them (`services.broker.timers.timer_facts`).
 
 Cost: Adding a fact takes 0.7 us. The fact uses 48 bytes of memory until the next checkpoint. A lookup that
 finds no fact takes about 2 us plus 0.3 us per run. A lookup that finds a fact also reads one block. Memory
@@ -59,7 +59,7 @@ FACTS: Final = Schema(
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """Return the 64-bit key and the 64-bit check for a timer name in a topic.
 
-    The result is cached, because the names of a new timer are first looked up and then stored. Computing a
+    The result is cached, because the names of a new timer are looked up before they are stored. Computing a
     hash takes 1.5 us.
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))

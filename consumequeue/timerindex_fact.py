@@ -4,7 +4,7 @@
     offset (8)            the offset of the fact's record; the fact with the highest offset is the newest
     at (8), extra (8)     the content of the fact
 
-Arrays of facts are sorted by (key, check), as in runs.
+Arrays of facts are sorted by key and check, as in runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FactContent(NamedTuple):
 def newest_of(facts: Facts) -> Facts:
     """Return the newest fact for each (key, check) pair, in ascending order.
 
-    If offsets are equal, the last fact in the array is returned.
+    If several facts have the same offset, the last of these facts in the array is returned.
     """
     if len(facts) == 0:
         return facts
@@ -53,7 +53,8 @@ def newest_of(facts: Facts) -> Facts:
 def _in_order(facts: Facts) -> Facts:
     facts = facts[order_of(facts["key"])]
     keys = facts["key"]
-    # Equal keys are rare, and sorting by three fields takes several times as long as sorting by one field.
+    # Equal keys are rare, and sorting by three fields takes several times as long as sorting by a single
+    # field.
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         has_twin = np.zeros(len(facts), np.bool_)

@@ -1,4 +1,4 @@
-"""Implements an in-memory hash table of facts, which uses chaining.
+"""Implements an in-memory hash table of facts with chaining.
 
 The table consists of two flat arrays, and uses 48 bytes per fact.
 
@@ -7,9 +7,9 @@ The table consists of two flat arrays, and uses 48 bytes per fact.
     words    key, check, offset, at, extra, and the next fact in the chain; the first six words are unused
 
 A fact replaces any older fact for the same (key, check) pair, so chains remain short even if the same timer
-is set repeatedly. With a million facts, a chain contains two entries on average. `put_many` uses NumPy to add
-facts to the same arrays. Weak spot: The number of slots is fixed. If the disk is full and ten million facts
-are kept in memory, a chain contains about twenty entries.
+is set repeatedly. With one million facts, the average chain length is two entries. `put_many` uses NumPy to
+add facts to the same arrays. Weak spot: The number of slots is fixed. If ten million facts are kept in memory
+because the disk is full, the average chain length is about twenty entries.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """The facts in memory. There is only one fact for each (key, check) pair."""
+    """The in-memory facts of a timer index. There is only one fact for each (key, check) pair."""
 
     def __init__(self) -> None:
-        # The operating system fills each page with zeros when it is first used.
+        # The operating system fills each page with zeros when the page is first accessed.
         self._heads = np.zeros(_SLOTS, np.uint32).data
         self._words = array("Q", bytes(8 * _WIDTH))
 
@@ -91,7 +91,10 @@ class Recent:
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
 
     def _table(self) -> Words:
-        """Return a view of the words as rows. No fact can be added as long as this view exists."""
+        """Return a two-dimensional view of the words, with one row per fact.
+
+        No fact can be added as long as this view exists.
+        """
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
     def _column(self, number: int) -> Words:
@@ -104,8 +107,8 @@ class Recent:
         rows = np.zeros(len(keys), np.int64)
         going = np.flatnonzero(places)
         row = places[going].astype(np.int64) // _WIDTH
-        # All chains are followed in parallel, one step per iteration. `going` contains the chains that have
-        # not ended yet.
+        # All chains are followed in parallel, one step per iteration. `going` contains the chains whose end
+        # has not been reached yet.
         while len(going):
             is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
             rows[going[is_it]] = row[is_it]
