@@ -1,14 +1,19 @@
 """Defines the record kinds that are used by the broker, the store tools, the audit, and `explain`.
 
-    kind topic begins ends normal the topic of the message commit the same, of type commit the half message at
-    `half_offset` delivered the same, TW_TIMER_OFFSET the timer: DELIVERED, or FIRED (TW_VERB = FIRE) dead
-    letter %DLQ% and the group half RMQ_SYS_TRANS_HALF_TOPIC a half message outcome TW_SYS_OUTCOME the half
-    message at `half_offset`, uncommitted check TW_SYS_CHECK late end TW_SYS_LATE none, because the half
-    message had expired timer rmq_sys_wheel_timer a timer TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED verb
-    TW_SYS_VERB TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB) ack, lease, group, topic, schedule,
-    retention, epoch TW_SYS_ and the kind in capitals system internal topics, for users and rules
-    (TW_SYS_AUTH), for operators' actions (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of
-    RocketMQ
+    kind          topic                       begins  ends
+    normal        the topic of the message
+    commit        the same, of type commit            the half message at `half_offset`
+    delivered     the same, TW_TIMER_OFFSET           the timer: DELIVERED, or FIRED (TW_VERB = FIRE)
+    dead letter   %DLQ% and the group
+    half          RMQ_SYS_TRANS_HALF_TOPIC    a half message
+    outcome       TW_SYS_OUTCOME                      the half message at `half_offset`, uncommitted
+    check         TW_SYS_CHECK
+    late end      TW_SYS_LATE                         none, because the half message had expired
+    timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
+    verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
+    ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
+    system        internal topics, for users and rules (TW_SYS_AUTH), for operators' actions
+                  (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
 A message of any kind also ends a timer if it contains a cancellation. The property TW_CANCELS contains the
 offset of the timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its

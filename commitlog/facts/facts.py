@@ -296,8 +296,10 @@ class LogCut(NamedTuple):
 
     If `is_done` is false, the change was announced but has not been made.
 
-    queues the first offset of each queue (topic, queue ID, offset), or None if the change was only announced
-    places the log offsets of the records of these first entries skipped the messages that groups have missed
+    queues     the first offset of each queue (topic, queue ID, offset), or None if the change was only
+               announced
+    places     the log offsets of the records of these first entries
+    skipped    the messages that groups have missed
     """
 
     cut_offset: int
