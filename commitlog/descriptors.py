@@ -5,14 +5,14 @@
 Rules:
 - A descriptor is closed only if it is not in use, because the operating system may immediately reuse its
   number for another file.
-- If a file is deleted or renamed, it is removed from the cache. Threads that are using the descriptor can
+- Files that are deleted or renamed are removed from the cache. Threads that are using the descriptor can
   continue to use it, but later calls of `take` do not return the descriptor.
 - Files with unsynced bytes are closed after all other unused files, and are synced before they are closed.
   Without the sync, the kernel would discard a write error when the last descriptor of the file is closed, and
   a later sync would succeed. If the sync fails, the file is closed anyway, and the next sync of the file
   fails (`take_failure`). The error is not raised immediately, because the call that closed the file was
-  opening a different file. A sync calls `take` before it calls `take_failure`. A file that is in use is never
-  closed, so no failure can be added between these two steps.
+  opening a different file. A sync calls `take` before it calls `take_failure`. Files that are in use are
+  never closed, so no failure can be added between the two calls.
 - If the process has reached its limit on open files, up to half of the open files are closed, provided that
   they are unused, and the open operation is retried.
 

@@ -3,11 +3,11 @@
 Each flush passes to the sink all records that have been appended since the previous flush.
 
 Appending a record does not wait for a flush. Records that are appended during flushes in progress are written
-by the next flush. As a result, the number of records per sync increases with the load, and at low load each
-record is synced immediately. Several flushes may be in progress at the same time. The log is durable up to
-the beginning of the first incomplete flush. A flush requires one write and one sync for each segment that it
-writes to (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset to
-processes that read the live log.
+by the next flush. As a result, the number of records per sync increases with the load. If the load is low,
+each record is synced immediately. Several flushes may be in progress at the same time. The log is durable up
+to the beginning of the first incomplete flush. A flush requires one write and one sync for each segment that
+it writes to (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset
+to processes that read the live log.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Flush:
         """Pass the parts of the flush to the sink.
 
         If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes,
-        `alone` must be a lock that prevents concurrent publication.
+        `alone` must be a lock that prevents concurrent updates of the durable offset.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"

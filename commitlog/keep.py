@@ -39,8 +39,8 @@ class Keep:
         self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
-        """The records that may still be needed, grouped by file. The last record of a file is checked
-        first."""
+        """The records that may still be needed, grouped by file. The records of a file are checked in reverse
+        order."""
         self.damaged: list[str] = []
         """Descriptions of the damage to keep files."""
         self.damaged_bytes = 0

@@ -4,8 +4,8 @@ _MAX, _MIN    a limit; the name includes the unit (BODY_BYTES_MAX), or else the 
 _DEFAULT      the default value of a setting or attribute
 _MS, _BYTES   a duration in milliseconds, or a size in bytes
 
-A limit that is used by only one module is defined in that module. The message limits are imported, because
-client processes check messages against the same limits.
+Limits that are used by only one module are defined in that module. The message limits are imported from the
+package `tidewheel`, because clients check messages against the same limits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TOPICS_MAX = 100_000
 # The maximum number of topic names in the cache of encoded names, which uses a few MB.
 TOPICS_CACHED = 16_384
 SUBSCRIPTIONS_MAX = 100_000  # The number of group policies has the same limit.
-RECENT_IDS_SPILLED_MAX = 1 << 18  # Each ID stored outside its bucket uses about 230 bytes.
+RECENT_IDS_SPILLED_MAX = 1 << 18  # An ID that is stored outside its bucket uses about 230 bytes.
 SAME_ID_READ_MAX = 256  # The maximum number of records compared with a repeated send.
 # The limit includes expired half messages. Each half message uses about 600 bytes of memory.
 HALVES_WAITING_MAX = 1_000_000
@@ -72,8 +72,8 @@ TAIL_ENTRIES_MAX = 256  # Longer tails (more than 5 KiB) are written to the queu
 TAILS_BYTES_MAX = 32 * 1024 * 1024
 REFUSED_TAIL_BYTES_MAX = 256 * 1024  # A longer tail is dropped if its queue file cannot be written.
 CUT_QUEUES_MAX = 100  # Processing the queues takes 14 to 34 ms if all entries are in files.
-CUT_QUEUE_BYTES = 64 * 1024  # Each 64 KiB of unverified file data counts as one queue.
-CUT_QUEUE_GROUPS = 25  # Every 25 groups count as one queue.
+CUT_QUEUE_BYTES = 64 * 1024  # Each 64 KiB of unverified file data is counted as one queue.
+CUT_QUEUE_GROUPS = 25  # Each set of 25 groups is counted as one queue.
 CUT_ROWS_PER_RECORD_MAX = 5_000  # The maximum number of rows for missed messages in a record.
 FILES_OPEN_MAX = 2_048  # The limit excludes descriptors used by connections.
 FLUSHES_IN_FLIGHT_MAX = 3
@@ -107,7 +107,7 @@ COMMANDS_WAITING_ALL_BYTES_MAX = 64 * 1024 * 1024
 CLIENT_SERIES_MAX = 50_000  # The limit applies to all clients together. The series use 40 MB.
 CLIENT_SERIES_EACH_MAX = 256
 CLIENTS_MAX = 50_000
-CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # The other half is reserved for other addresses.
+CLIENTS_PER_ADDRESS_MAX = CLIENTS_MAX // 2  # At most half of the clients may use the same address.
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 AUTO_RENEW_LEASE_MS = 30_000
@@ -123,7 +123,7 @@ RETRY_AFTER_MS = (
 )
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
 PARKED_PER_QUEUE_MAX = 100_000
-SCANNED_PER_RECEIVE_MAX = 300  # After this amount of work, other receives are processed.
+SCANNED_PER_RECEIVE_MAX = 300  # After this number of work units, a receive yields to other receives.
 WORK_NS = 20_000  # A unit of work is the time required to read and check a small message.
 WORK_BYTES = 16 * 1024  # The number of record bytes that are read and checked in one unit of work.
 FILTER_CHARACTERS_MAX = 4_096
@@ -203,7 +203,7 @@ HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
 
-# Long polls and all other calls share these streams.
+# The limit applies to the streams of long polls and of all other calls together.
 CONNECTION_STREAMS_MAX = 2 * POLLS_PER_CLIENT_MAX
 CLIENTS_PER_CONNECTION_MAX = CONNECTION_STREAMS_MAX  # Each client has at least one open stream.
 STREAM_WINDOW_BYTES = 1024 * 1024  # The maximum number of unread bytes of a request.
@@ -253,7 +253,7 @@ HTTP_BODY_MS_MAX = 30_000
 HTTP_HEAD_MS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 2_048
 HTTP_CONNECTIONS_PER_ADDRESS_MAX = 1_536
-HTTP_POLLS_MAX = 1_536  # The remaining connections are reserved for calls other than long polls.
+HTTP_POLLS_MAX = 1_536  # The other connections are reserved for calls other than long polls.
 HTTP_POLLS_PER_ADDRESS_MAX = 1_152
 HTTP_FORWARDED_MAX = 256  # The maximum number of concurrent forwarded requests, which use one thread each.
 TOPIC_RETENTION_MS_MIN = 1_000

@@ -65,7 +65,8 @@ class CommitLog:
         self.durable_offset = end_offset
         self.synced_offset = end_offset
         self.epoch = self._durable_epoch = 0
-        """The epoch of new records, and the epoch of the last record below the durable offset."""
+        """`epoch` is the epoch of new records, and `_durable_epoch` is the epoch of the last durable
+        record."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
@@ -79,7 +80,7 @@ class CommitLog:
         self.segments: Final = Segments.of(disk, segment_bytes)
         self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
         self.sink: LogSink = self.files
-        """The sink that receives all flushes."""
+        """The sink to which all flushes are passed."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:

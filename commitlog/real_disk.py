@@ -1,8 +1,8 @@
 """Implements a thread-safe `Disk` on operating system files.
 
-If a thread deletes a file while another thread is reading the file, the read returns no bytes. A read never
-recreates a deleted file, because an empty segment would then be found at the next startup. A read also never
-returns bytes of a different file (`commitlog.descriptors`). Files are not mapped into memory
+If a thread deletes a file while another thread is reading the file, the read returns no bytes. Reads never
+recreate deleted files, because an empty segment would then be found at the next startup. Reads also never
+return bytes from a different file (`commitlog.descriptors`). Files are not mapped into memory
 (`commitlog.view`). Each exception includes the file path. The guarantees of each method are documented in
 `commitlog.disk`.
 
@@ -166,12 +166,12 @@ class RealDisk:
     ) -> None:
         """Sync a file that may also be synced by other threads at the same time.
 
-        If one of several concurrent syncs fails, all of them are considered failed. Linux reports a failed
-        page write once for each open file description. If two syncs shared an open file description, one of
-        them would receive the error, and the other would succeed even though its pages may be lost.
-        Therefore, each sync uses its own open file description. A sync also fails if another sync has failed
-        since `failures_before` was read. One open file description is kept for the next sync, unless the
-        description would report an earlier failure again.
+        If one of several concurrent syncs of a file fails, all of these syncs are considered failed. Linux
+        reports a failed page write once for each open file description. If two syncs shared an open file
+        description, one of them would receive the error, and the other would succeed even though its pages
+        may be lost. Therefore, each sync uses its own open file description. A sync also fails if another
+        sync has failed since `failures_before` was read. One open file description is kept for the next sync,
+        unless the description would report an earlier failure again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:

@@ -1,8 +1,8 @@
 """Converts between `Record` objects and encoded CommitLog records, in the format of Apache RocketMQ.
 
-All integers are big-endian. The offsets in the table apply to IPv4 hosts. The field for an IPv6 host occupies
-20 bytes instead of 8, so the offsets of the fields after it are higher. Fields are not padded or aligned.
-(See `MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
+All integers are big-endian. The offsets in the table apply to IPv4 hosts. The field for an IPv6 host is 20
+bytes long instead of 8, which increases the offsets of all subsequent fields. Fields are not padded or
+aligned. (See `MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
 
     offset width  field
     0      4      record_bytes         the whole record, including these 4 bytes
@@ -29,10 +29,9 @@ the compression type (see `commitlog.compression`). Bit 0x80 is set if the recor
 message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index records of type 12.
 Bit 0x10 is set if the born host is an IPv6 address, and bit 0x20 is set if the store host is an IPv6 address.
 
-In each record written by Tidewheel, the last property is RocketMQ's optional `__CRC32#` property. The value
-of the `__CRC32#` property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is
-stored as ten decimal digits, with the least significant digit first. Any single-bit error in the record is
-detected.
+The last property of each record written by Tidewheel is RocketMQ's optional `__CRC32#` property. The value of
+the `__CRC32#` property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is stored
+as ten decimal digits, with the least significant digit first. Any single-bit error in the record is detected.
 
 Weak spot: A CRC-32 only protects against accidental damage. A process that has write access to the segment
 files can forge records.

@@ -118,8 +118,8 @@ class KeepFileWrite:
     """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
 
     The first step may run as soon as the log is durable up to `durable_at`, because records that end half
-    messages must be durable. After the first step, a retention record is appended. When the retention record
-    is durable, the second step (`Deletion`) is run.
+    messages must be durable. After the first step, a retention record is appended. The second step
+    (`Deletion`) is run when the retention record is durable.
 
     The process may end between any two of these steps. A new keep file includes all records of an existing
     keep file with the same name, and atomically replaces the existing file. Therefore, records that were

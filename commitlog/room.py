@@ -7,8 +7,8 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-There must also be enough free space for a reserve file, which is the same size as a segment. The segment size
-is chosen when the store is created, and can be specified with the option `--segment-bytes`.
+The free space must also be sufficient for a reserve file, which is the same size as a segment. The segment
+size is chosen when the store is created, and can be specified with the option `--segment-bytes`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""The minimum free space, as a number of segments. The space is used for the log, the reserve, the next
-segment, and other files."""
+"""The minimum free space for a new store, as a number of segments. The space is required for the log, the
+reserve file, the next segment, and other files."""
 MIB: Final = 1 << 20
 
 

@@ -4,9 +4,9 @@ The segment that contains a log offset is determined from the file names, and ne
 
 A segment begins at the log offset in its file name and ends at the start of the next segment. The size of the
 last segment is specified in the file `format`, which is written once when the store is created. Therefore,
-segments of a store may have different sizes. In version 1, the segment size was derived from the files, and
-segments could have different sizes after the process was killed. In a store of version 1, a record that is
-larger than a segment may also extend beyond the start of the next segment.
+the segments of a store may have different sizes. In version 1, the segment size was derived from the files,
+and segments could have different sizes after the process was killed. In a store of version 1, a record that
+is larger than a segment may also extend beyond the start of the next segment.
 """
 
 from __future__ import annotations

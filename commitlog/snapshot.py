@@ -14,8 +14,8 @@ when the log is durable up to S. A snapshot is stored in the file `snapshots/<20
 
 A snapshot is written to a new file, synced, and then renamed, so that the file is either complete or absent.
 The two newest snapshots are kept. If the newest snapshot is damaged, the previous snapshot is used. Cost: The
-time required to write a snapshot depends on the size of the state, not on the size of the log. Weak spot: A
-snapshot is always written as a whole, and is read into memory as a whole at startup.
+time required to write a snapshot depends on the size of the state, not on the size of the log. Weak spot:
+Snapshots are always written in full, and are read into memory in full at startup.
 
 A large table is captured as dictionaries that are never modified again (`Rows`, `commitlog.table`). If the
 values of a table are modified in place, the table is captured as rows that the event loop later copies in

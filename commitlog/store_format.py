@@ -7,8 +7,7 @@
 
 The first release uses version 1, and each release can open the stores of the previous release. A store with a
 later version is rejected (`StoreTooNew`). Programs that predate the first release wrote only a version number
-to the file. Released programs reject the stores of these programs (`StoreTooOld`), and these programs reject
-the stores of released programs.
+to the file. Released programs reject stores created by such programs (`StoreTooOld`), and vice versa.
 
 The segment size is written only when the store is created. The file is written under a temporary name,
 synced, and then renamed. Normally, the segment size is read from the file `format`, and is not derived from

@@ -12,8 +12,8 @@ are never lost permanently, because queues can always be rebuilt from the log. I
 written, the file is reported as damaged, and other queues are still written. The write is retried later, and
 the tail of the queue is dropped if it becomes too long. A queue file that cannot be created because the disk
 has no free inodes is treated in the same way. However, the marker file is kept if a file could not be
-created, because the files of other queues are still valid. Only one write of queue entries is in progress at
-any time.
+created, because the files of other queues are still valid. At most one write of queue entries is in progress
+at any time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -91,13 +91,13 @@ MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
 """The free space in bytes below which a disk is considered full."""
 _DOUBTED_AT_ONCE: Final = 1_000
-"""The maximum number of failed files that are processed in one event loop iteration, which takes about 5
-ms."""
+"""The maximum number of failed files that are processed in one event loop iteration. Processing these files
+takes about 5 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
 """The maximum number of entries per queue that are written when a failed write is retried."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""The maximum number of entries in one write. The event loop copies these entries, up to 2 MB, and compares
-them after the write."""
+"""The maximum number of entries in one write. The event loop copies up to 2 MB for these entries, and
+compares the copy with the tails after the write."""
 _UNMARK_CALLS_MAX: Final = 64
 """The maximum number of calls between two attempts to delete the marker file. At the usual call interval, 64
 calls take about 10 minutes."""
@@ -178,19 +178,20 @@ class Dispatch:
         self._risen: dict[tuple[str, int], None] = {}
         """The queues that may have files to be deleted (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
-        """True if a file is known to be damaged. In this case, no checkpoint may write the marker file."""
+        """True if any queue file is known to be damaged. In this case, no checkpoint may write the marker
+        file."""
         self._is_unmarked = False
         """True if the marker file was deleted because of damage."""
         self._unmark_calls: int | None = None
-        """The number of calls to `unmark_again` after the deletion of the marker file failed, or None if it
-        has not failed."""
+        """The number of calls to `unmark_again` since the deletion of the marker file failed, or None if no
+        deletion has failed."""
         self._doubted = set[str]()
         """The paths of the files that could not be synced."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
         """The paths of the failed files that have not been processed yet."""
         self.made_at: int | None = None
-        """The log offset of the snapshot with which the files were created, or None if there is no snapshot
-        yet."""
+        """The log offset of the snapshot with which the queue files were created, or None if there is no such
+        snapshot."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the index of a queue, creating the index on first use."""

@@ -104,8 +104,8 @@ _TAG_SEARCHED_BYTES: Final = 8 * 1024
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = MatchAllFilter()
 TRIMMED = "".join(map(chr, range(0x21)))
-"""The characters that are removed by `String.trim` in Java. A tag may begin or end with any other whitespace
-character."""
+"""The characters that Java's `String.trim` removes. Tags may begin or end with other whitespace
+characters."""
 
 
 def parse_tags(expression: str) -> Filter:

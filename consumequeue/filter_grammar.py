@@ -114,5 +114,5 @@ SHOWN: Final = {
     "_EQUAL": "'='",
     "_UNEQUAL": "'<>'",
 }
-"""The names of terminals that are used in error messages. A terminal with the name "" is omitted, and a
-keyword has its own name."""
+"""The names of terminals in error messages. Terminals with the name "" are omitted, and keywords are shown
+unchanged."""

@@ -294,7 +294,7 @@ class InFlight:
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
         """Remove messages that are done, and return the leases that have ended.
 
-        The messages may be leased messages, candidates, or later fresh messages.
+        The given messages may be leased messages, candidates, or later fresh messages.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -399,7 +399,7 @@ class MessageGroups:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of waiting messages that do not have the delivery turn."""
+        """The number of waiting messages that do not have the delivery turn of their message group."""
 
     def is_free(self, name: str, offset: int) -> bool:
         """Return whether a message group is free or a candidate has its delivery turn."""
@@ -487,8 +487,9 @@ class MessageGroups:
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # The delivery turn is passed on when the last lease of a run ends. If it were passed on earlier, a
-        # later message could be delivered before leased messages of the run that may have to be redelivered.
+        # The delivery turn is passed on when the last lease of a run ends. If the delivery turn were passed
+        # on earlier, a later message could be delivered before leased messages of the run that may have to be
+        # redelivered.
         if group.in_flight:
             return None
         if not group.waiting:

@@ -185,8 +185,7 @@ class ConsumeQueue:
         checkpoints and is never modified.
         """
         self._doubted = _NO_DOUBT
-        """The first bytes of the files that could not be synced. Later processes must not trust these
-        files."""
+        """The first bytes of files that could not be synced and must not be trusted by later processes."""
         self._damaged = _NO_DAMAGE
         """The descriptions of damaged files, keyed by the first byte of each file. The dictionary is replaced
         instead of being modified."""

@@ -90,10 +90,10 @@ class RunsToWrite:
     runs: tuple[Run, ...]
     recents: tuple[Unsaved, ...]
     named: frozenset[str]
-    """The names of the files that may be listed in a snapshot on disk."""
+    """The names of the files that snapshots on disk may list."""
     is_over: IsOver
     until: int
-    """The time or offset that is passed to `is_over`."""
+    """The time or log offset that is passed to `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
     """The runs that result from `write`, or None if `write` has not been called."""

@@ -86,8 +86,8 @@ class Schema:
     minor: str
     """The field by which entries with the same key are sorted."""
     merged: Callable[[Entries], Entries]
-    """The function that sorts the entries of several sources, oldest source first, and drops superseded
-    entries."""
+    """The function that sorts entries from several sources and drops superseded entries. The entries are
+    passed to the function with the oldest source first."""
     newest_only: bool
     """True if only the entry with the highest offset is valid among entries with the same key and minor
     field."""
@@ -127,9 +127,9 @@ class Run:
     is_tail_sound: bool = field(default=False, init=False)
     """True if the fences and the filter are undamaged."""
     lost: str = field(default="", init=False)
-    """The reason why the entire run is unreadable, or "" if the run is readable."""
+    """The reason why the entire run cannot be read, or "" if the run can be read."""
     unread: str = field(default="", init=False)
-    """The operating system's error message for an unreadable part of the file, or "" if there is none."""
+    """The operating system's error message from a failed read of the file, or "" if no read has failed."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
