@@ -1,1 +1,1 @@
-"""Transactional messages, which consist of half messages, outcomes, and check-backs."""
+"""Transactional messages, including half messages, their outcomes, and transaction check-backs."""

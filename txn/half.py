@@ -1,24 +1,26 @@
-"""Creates the records of half messages, of their outcomes, and of their check-backs.
+"""Creates the records for half messages, their outcomes, and their check-backs.
 
-A half message is the user's message, stored in queue 0 of RocketMQ's half topic with the real topic and queue
-as properties. A half message is never delivered. The commit is a single record, which contains the message
-under its real topic. The transaction type of the record is commit, and `half_offset` contains the offset of
-the half message. If the half message has a delivery time, the commit is a timer record in the same format.
-The commit record is also the outcome, so a crash cannot leave a message without its outcome. A rollback or an
-expiry has a separate outcome record. A check-back record contains a counter, and a late end record contains
-the requested outcome. Each half message and each check-back contains the time of the next check-back in
-`TW_CHECK_MS`, because the settings are not stored in records.
+A half message contains the user's message, with the real topic and queue as properties. Half messages are
+stored in queue 0 of the half topic, and are never delivered. A commit is a single record that contains the
+message with its real topic. The commit record has the transaction type "commit", and its `half_offset` field
+contains the offset of the half message. If the half message has a delivery time, the commit record is a timer
+record in the same format. The commit record also serves as the outcome record, so a crash cannot separate a
+message from its outcome. For a rollback or an expiry, a separate outcome record is written. A check-back
+record contains the number of check-backs, and a late-end record contains the outcome that the producer
+requested. Each half message record and each check-back record contains the time of the next check-back in the
+`TW_CHECK_MS` property, because the check-back settings are not stored in the log.
 
 The transaction ID contains the log offset of the half message and a checksum of the message ID:
 
     16 hex digits  physical offset of the half message
      8 hex digits  CRC-32 of the message ID
 
-Therefore, the half message can be found from the transaction ID without a table. (Topics, types, and
-properties are the same as in RocketMQ's `TransactionalMessageBridge`. However, RocketMQ uses two records for
-the commit and for the outcome, which is called the "op" message.)
+Therefore, no table is needed to find the half message for a transaction ID. (The topics, transaction types,
+and properties are the same as in RocketMQ's `TransactionalMessageBridge`. However, RocketMQ writes separate
+records for the commit and for the outcome, and calls the latter an "op" message.)
 
-Weak spot: The CRC detects mistakes, but it does not prevent forgery by a client that has the message ID.
+Weak spot: The CRC detects accidental errors, but a client that has the message ID can forge the transaction
+ID.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""The policy for records without `TW_CHECK_MS`. The policy is part of the record format and must not be
-changed."""
+"""The policy that applies to records without a `TW_CHECK_MS` property. The policy is part of the record
+format and must not be changed."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
@@ -67,16 +69,17 @@ def transaction_id_of(physical_offset: int, crc: int) -> str:
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return the unverified offset in a transaction ID, or -1 if the text is not a transaction ID."""
+    """Return the offset in a transaction ID without verifying it, or -1 if the string is not a transaction
+    ID."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset in a transaction ID.
+    """Return the offset of the half message that is contained in a transaction ID.
 
-    Raise `InvalidTransactionId` if it does not match the message ID.
+    Raise `InvalidTransactionId` if the transaction ID does not match the message ID.
     """
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
@@ -88,7 +91,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half record of a message that has its real queue.
+    """Return the half message record for a message that is sent to queue `queue_id`.
 
     The first check-back is due at `check_ms`.
     """
@@ -103,7 +106,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the stored properties of a message's half record, and the fact of the record."""
+    """Return the encoded properties of the half message record for a message, and its `HalfStored` fact."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -111,20 +114,21 @@ def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, Half
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """Return the stored properties of a message's half record."""
+    """Return the encoded properties of the half message record for a message."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
 
 def commit_properties(message: Message) -> bytes:
-    """Return the stored properties of the commit of a message, as in `committed_record`."""
+    """Return the encoded properties of the commit record for a message, as in `committed_record`."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit record for a half record, which contains the message for its real queue.
+    """Return a commit record that contains the message of a half message record with its real topic and
+    queue.
 
-    If an operator made the commit, the record also contains a `reason`.
+    If an operator has committed the half message, the record also contains the `reason`.
     """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
@@ -133,7 +137,7 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit record for a half record that has a delivery time.
+    """Return the commit record for a half message record that has a delivery time.
 
     The commit record is a timer record.
     """
@@ -142,7 +146,7 @@ def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> 
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the outcome record of a half message that was rolled back or has expired."""
+    """Return the outcome record for a half message that was rolled back or has expired."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -162,7 +166,7 @@ def state_after(end: HalfEnded) -> State:
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
     """Return a check-back record.
 
-    If `check_ms` is given, the record contains it as the time of the next check-back.
+    If `check_ms` is given, it is stored as the time of the next check-back.
     """
     return Record(
         topic=CHECK_TOPIC,
@@ -175,7 +179,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
-    """Return the time of the next check-back from a fact, or a default time if the record contains none."""
+    """Return the time of the next check-back given by a fact, or a default time if the fact contains none."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, HalfAsked):
@@ -184,7 +188,7 @@ def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record for a producer's attempt to end a half message that has expired."""
+    """Return the record of a producer's attempt to end a half message that has already expired."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -214,10 +218,10 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """Return the transaction properties that a half message and its commit have in common.
+    """Return the encoded transaction properties that a half message and its commit have in common.
 
-    The immunity time is rounded up, because RocketMQ's property is in seconds and a check-back must not be
-    sent too early.
+    The immunity time is rounded up to whole seconds, because the RocketMQ property is in seconds and a
+    check-back must not be sent too early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -234,6 +238,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the properties common to all transactions of a topic, which precede the transaction ID."""
+    """Return the encoded properties that precede the transaction ID. They depend only on the topic."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

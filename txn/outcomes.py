@@ -1,26 +1,27 @@
 """Stores the states of open and expired half messages, and the outcomes of recently ended half messages.
 
-An expired half message is kept until an operator resolves it. Of the half messages that were committed or
-rolled back, only the last `ended_halves_max` (`commitlog.applied_limits`) are kept in memory. Older outcomes
-can be found in the log through the key index (`services.broker.halves.transactions`). Therefore, memory usage
-and snapshot size depend on the number of open and expired half messages, but not on the number of ended half
-messages. An ended half message uses about 175 bytes. With a limit of 100,000, ended half messages used 17 MiB
-of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index lookup and a read. A
-search for an older outcome is needed only if a half message is ended twice.
+An expired half message is kept until an operator resolves it. For half messages that were committed or rolled
+back, only the newest `ended_halves_max` outcomes (`commitlog.applied_limits`) are kept in memory. Older
+outcomes can be found in the log through the key index (`services.broker.halves.transactions`). Therefore,
+memory usage and snapshot size depend on the number of open and expired half messages, but not on the total
+number of half messages that have ended. Each outcome uses about 175 bytes. With a limit of 100,000, the
+outcomes use 17 MiB of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index
+lookup and a read. A search for an older outcome is needed only if a half message is ended twice.
 
 An outcome is added to the table as soon as its record is appended, so that a second attempt to end the half
-message before the flush is detected. A response that depends on an outcome is delayed until the record is
-durable. An outcome is not dropped until its record is durable, because it is not in the key index yet.
+message is detected even before the record is flushed. A response that depends on an outcome is delayed until
+the outcome record is durable. An outcome is not dropped until its record is durable, because the key index
+does not contain the outcome before then.
 
-Open half messages are ordered by offset, and therefore also by store time. The tables are stored in a
-snapshot without being copied (`commitlog.table`).
+Open half messages are ordered by offset, and therefore also by the time at which they were stored. The tables
+are written to a snapshot without being copied (`commitlog.table`).
 
     stored --> open --> expired --> resolved by an operator
                  |                         |
                  +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half message is in at most one of the three tables. The table of expired half messages is in order of
-expiry, and their sorted offsets are kept in a `SortedOffsets`.
+A half message is in at most one of the three tables. The table of expired half messages is ordered by expiry
+time, and the sorted offsets of these half messages are kept in a `SortedOffsets`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from txn.states import State
 class OpenHalf(NamedTuple):
     """An open half message: its store time, the time of its next check-back, and its check-back count.
 
-    `topic` and `id_crc` are copied from the message, so that the record needs to be read only if a producer
-    is available.
+    `topic` and `id_crc` are copied from the message, so that the half message record needs to be read only if
+    a producer is available.
     """
 
     stored_ms: int
@@ -49,23 +50,22 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The outcome of a half message, the time at which it ended, and the offset of the end record."""
+    """The outcome of a half message, the time at which it ended, and the offset of its outcome record."""
 
     state: State
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """The topic of the message, which is still needed after the half message has been deleted by
-    retention."""
+    """The topic of the message, which is needed even after retention has deleted the half message."""
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before the outcome is reported to a caller."""
+        """The offset up to which the log must be durable before the outcome is reported to a caller."""
         return self.ended_offset + 1
 
 
 class Expired(NamedTuple):
-    """A half message that expired before its producer ended it, and later attempts by producers to end it."""
+    """A half message that expired before a producer ended it, and later attempts by producers to end it."""
 
     ended_ms: int
     ended_offset: int
@@ -73,12 +73,13 @@ class Expired(NamedTuple):
     check_count: int = 0
     topic: str = ""
     late: tuple[tuple[str, int], ...] = ()
-    """The first `LATE_ENDS_MAX` late ends, each with the requested outcome and the time."""
+    """The first `LATE_ENDS_MAX` attempts to end the expired half message, each with the requested outcome and
+    the time."""
 
 
 LATE_ENDS_MAX: Final = 10
 _LOST: Final = OpenHalf(0, 0)
-"""The state of a half message whose record was damaged before the end of the half message was read."""
+"""The state that is assumed for a half message whose outcome is known but whose own record is damaged."""
 
 
 class Outcomes:
@@ -86,9 +87,9 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.open: Table[int] = Table()
-        """The fields of the `OpenHalf` for each open half message."""
+        """The `OpenHalf` fields of each open half message, keyed by its offset."""
         self.expired: Table[int] = Table()
-        """The fields of the `Expired` for each expired half message."""
+        """The `Expired` fields of each expired half message, keyed by its offset."""
         self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
         self.waiting_by_topic: Counter[str] = Counter()
@@ -103,30 +104,32 @@ class Outcomes:
         self.waiting_by_topic[waiting.topic] += 1
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
-        """Return the state of a half message, or None if it is not open."""
+        """Return the `OpenHalf` of a half message, or None if the half message is not open."""
         row = self.open.get(half_offset)
         return None if row is None else OpenHalf(*row)
 
     def expiry(self, half_offset: int) -> Expired | None:
-        """Return the state of a half message, or None if it has not expired."""
+        """Return the `Expired` of a half message, or None if the half message has not expired."""
         row = self.expired.get(half_offset)
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return the store time of the oldest open half message in ms since 1970, or None."""
+        """Return the time at which the oldest open half message was stored, in ms since 1970, or None."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the ascending offsets of the open and expired half messages in a range of the log."""
+        """Return the offsets of the open and expired half messages in a range of the log, in ascending
+        order."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return the offsets of the first `count` half messages in a state, in ascending order.
+        """Return the offsets of up to `count` half messages in a state, in ascending order from
+        `first_offset`.
 
-        If the state is None, both states are included.
+        If `state` is None, both open and expired half messages are included.
         """
         found = list[int]()
         if state in (None, State.OPEN):
@@ -151,10 +154,11 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """Record a check-back and return the new state of the half message, or None if it is not open."""
+        """Record a check-back, and return the new state of the half message, or None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
-            # If an operator triggers an early check-back, the scheduled check-backs must not become earlier.
+            # An early check-back that is triggered by an operator must not make the scheduled check-backs
+            # earlier.
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
             self.open.put(half_offset, tuple(waiting))
@@ -193,25 +197,26 @@ class Outcomes:
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest outcomes beyond `kept_max`.
+        """Drop the oldest outcomes if there are more than `kept_max` outcomes.
 
-        Only outcomes below `published_offset`, which the index contains, are dropped.
+        Only outcomes up to `published_offset` are dropped, because the key index does not contain later
+        outcomes.
         """
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
-                # The index does not contain this outcome yet. A second attempt to end the half message would
-                # find it open.
+                # The key index does not contain this outcome yet. If the outcome were dropped, a second
+                # attempt to end the half message would treat the half message as open.
                 return
             self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
-        """Return the rows for a snapshot: open, ended, and expired half messages."""
+        """Return the rows of the open, ended, and expired half messages for a snapshot."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
         return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the rows of a snapshot into empty tables."""
+        """Restore the rows from a snapshot. The tables must be empty."""
         assert not any(map(len, (self.open, self.expired, self._ended))), "a snapshot meets halves"
         for half_offset, *waiting in frozen["open"]:
             self.open.put(half_offset, tuple(OpenHalf(*waiting)))

@@ -1,8 +1,8 @@
-"""Keeps recently sent half messages in memory, so that a commit can be created without reading the log.
+"""Keeps recently sent half messages in memory, so that commit records can be created without reading the log.
 
-Most half messages end soon after they are sent. The half messages are ordered by age. When their total size
-exceeds `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped. Recent half messages are not part of the
-broker's state, because a half message that was dropped can be read from the log.
+Most half messages are ended soon after they are sent. The half messages are ordered by age. When their total
+size exceeds `RECENT_HALVES_BYTES_MAX`, the oldest half messages are dropped from memory. The half messages in
+memory are not part of the broker's state, because a dropped half message can be read from the log.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from commitlog import limits
 from commitlog.message import Message
 
 _OBJECTS_BYTES: Final = 1_500
-"""The memory used by a message in bytes, in addition to the bytes of its record."""
+"""The memory overhead of a message in bytes, excluding the bytes of its record."""
 
 
 class Sent(NamedTuple):
-    """A half message at an offset, with its content and the queue for its commit."""
+    """A half message with its offset, its content, its target queue, and its record size in bytes."""
 
     half_offset: int
     message: Message
@@ -36,7 +36,7 @@ class RecentHalves:
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Add a half message, and drop the oldest half messages if the limit is exceeded."""
+        """Add a half message, and drop the oldest half messages if the size limit is exceeded."""
         assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES

@@ -1,12 +1,13 @@
-"""Implements a sorted set of log offsets, for a table whose rows are in a different order.
+"""Implements a sorted set of log offsets for a table whose rows are in a different order.
 
-The set is stored as a list of sorted arrays with up to `ARRAY_LENGTH_MAX` offsets each, and a list of their
-first offsets. Half messages expire in nearly the same order in which they were stored, so most offsets are
-appended to the last array.
+The set is stored as a list of sorted arrays with up to `ARRAY_LENGTH_MAX` offsets each, together with a list
+of the first offset of each array. Half messages expire in nearly the same order in which they were stored, so
+most offsets are appended to the last array.
 
-Cost: A million offsets use 8 MiB in arrays, which are not traversed by the Python garbage collector. Adding
-or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: Arrays are
-not merged after removals. If removals are evenly distributed, short arrays remain until they are empty.
+Cost: One million offsets use 8 MiB of memory. The arrays are not traversed by the Python garbage collector.
+Adding or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: Arrays
+are not merged after removals. If offsets are removed evenly across the set, short arrays remain until they
+are empty.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SortedOffsets:
             del self._arrays[place], self._firsts[place]
 
     def some_from(self, first: int, count: int) -> list[int]:
-        """Return up to `count` offsets in ascending order, starting at `first`."""
+        """Return the first `count` offsets at or after `first`, in ascending order."""
         found: list[int] = []
         place = max(bisect_right(self._firsts, first) - 1, 0)
         while place < len(self._arrays) and len(found) < count:
@@ -69,7 +70,7 @@ class SortedOffsets:
         return found
 
     def between(self, first: int, end: int) -> array[int]:
-        """Return an array of the offsets from `first` up to `end` in ascending order.
+        """Return an array of the offsets from `first` (inclusive) to `end` (exclusive), in ascending order.
 
         Copying the offsets takes 1 ms per million offsets.
         """
@@ -81,7 +82,7 @@ class SortedOffsets:
 
     def _split(self, place: int) -> None:
         one = self._arrays[place]
-        # Most offsets are added in ascending order. Therefore, a full array at the end of the set stays full,
+        # Most offsets are added in ascending order. Therefore, when the last array is full, it is not halved,
         # and a new array is started.
         at = len(one) // 2 if place < len(self._arrays) - 1 else len(one) - 1
         self._arrays[place : place + 1] = [one[:at], one[at:]]

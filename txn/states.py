@@ -1,4 +1,4 @@
-"""Defines the state table of a transaction. A transaction ends only once, with the first event that ends it.
+"""Defines the state transitions of a transaction. The first event that ends a transaction sets its outcome.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK
@@ -8,7 +8,7 @@ ROLLED_BACK    refused      again          refused    refused          again
 
 COMMIT and ROLLBACK are sent by producers, EXPIRE is triggered by unanswered check-backs, and the other two
 events are sent by operators. Only an operator can end a half message that has expired. "Again" means that the
-event gets the same response as the first event, but has no effect.
+event has no effect and receives the same response as the first event.
 """
 
 from __future__ import annotations
