@@ -1,1 +1,1 @@
-"""A hierarchical timing wheel for integers, which does not depend on messages."""
+"""A hierarchical timing wheel for integer timers. The package does not depend on the message format."""

@@ -1,18 +1,19 @@
-"""Defines the slots of the upper levels and the current boundaries of the levels.
+"""Defines the slots of the stored levels of the timing wheel, and tracks the boundaries between the levels.
 
-The slots are computed arithmetically.
+Slots are computed arithmetically from due times.
 
     level      0        1          2        3        4         5
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
 Each boundary is a multiple of the slot length of its level. A boundary advances when the current time is half
-a slot before the boundary. As a result, a slot is processed (read ahead or split) half a slot length before
-it starts. No level begins after the level above it. Timers that are due before B0 are called near. If a slot
-cannot be processed without the disk, the boundary stops at this slot, and so do all lower boundaries.
+a slot length before the boundary. As a result, each slot is processed (read ahead or split) half a slot
+length before it starts. No level begins after the level above it. Timers that are due before B0 are called
+near timers. If a slot cannot be processed without disk access, its boundary and all lower boundaries stop at
+this slot.
 
-A slot of an upper level that is entirely in the past is called `passing`, and is not split. A passing slot is
-located before B0, keeps the length of its level, and keeps its timers until all of them have ended.
+An upper-level slot that is entirely in the past is called a passing slot, and is not split. A passing slot is
+located before B0, has the slot length of its level, and keeps its timers until all of them have ended.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 """An array of 64-bit integers."""
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
-"""Positions in an array."""
+"""An array of indexes into another array."""
 
 
 class Slot(NamedTuple):
-    """A slot of a level. All timers of the slot are in one file."""
+    """A slot of a level. All stored timers of a slot are in the same file."""
 
     level: int
     start_ms: int
 
     @property
     def end_ms(self) -> int:
-        """The exclusive end of the slot in ms."""
+        """The end of the slot (exclusive) in ms since 1970."""
         return self.start_ms + (1 << SHIFTS[self.level])
 
     @property
     def name(self) -> str:
-        """The name of the file in the timer folder."""
+        """The name of the slot's file in the timer folder."""
         return f"{self.level}-{self.start_ms:0{OFFSET_DIGITS}d}"
 
     @property
     def path(self) -> str:
-        """The path of the file within the store."""
+        """The path of the slot's file, relative to the store."""
         return f"{TIMERS}/{self.name}"
 
     @property
@@ -65,7 +66,7 @@ class Slot(NamedTuple):
 
 
 def slot_named(name: str) -> Slot:
-    """Return the slot whose file has the given name, or raise ValueError if the name is not valid."""
+    """Return the slot with the given file name, or raise ValueError if the name is invalid."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -79,13 +80,13 @@ def containing(level: int, due_ms: int) -> Slot:
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Return the start of `level` at `now_ms`, assuming that no boundary is delayed by the disk."""
+    """Return the boundary at which `level` begins at `now_ms` if no boundary is delayed by disk access."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
 
 class Boundaries:
-    """The start of each level, and the passing slots."""
+    """The boundary at which each level begins, and the passing slots."""
 
     def __init__(self, starts_ms: list[int], passing: list[Slot] | None = None) -> None:
         self.starts_ms = starts_ms
@@ -102,41 +103,42 @@ class Boundaries:
 
     @property
     def is_ordered(self) -> bool:
-        """True if each level begins at or before the level above it, as `slot_of` requires."""
+        """True if no level begins after the level above it, as required by `slot_of`."""
         return self.starts_ms == sorted(self.starts_ms)
 
     def limit_ms(self, level: int, now_ms: int) -> int:
         """Return the maximum boundary of `level` at `now_ms`.
 
-        A boundary is never higher than the boundary above it.
+        The maximum is never later than the boundary of the level above.
         """
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
 
     def is_behind(self, level: int, now_ms: int) -> bool:
-        """Return whether the boundary of `level` could advance at `now_ms` if its slots were empty."""
+        """Return whether the boundary of `level` could advance at `now_ms` if the level were empty."""
         return self.starts_ms[level] < self.limit_ms(level, now_ms)
 
     def slot_of(self, due_ms: int) -> Slot:
         """Return the slot for a timer that is due at `due_ms`."""
-        # The search omits B0 (`lo=1`), because timers that are due before B0 are also in level-0 slots.
+        # B0 is excluded from the search (`lo=1`), because timers that are due before B0 are also in level-0
+        # slots.
         for slot in self.passing:
             if slot.start_ms <= due_ms < slot.end_ms:
                 return slot
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """Return the slots for many timers.
+        """Return the slots for an array of due times.
 
-        For each slot, the positions of its timers are returned in ascending order. If a slot is returned
-        several times, its positions ascend from one entry to the next.
+        Each slot is returned with the indexes of its due times in ascending order. If a slot is returned more
+        than once, the indexes of each entry are higher than those of the previous entry.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]
         numbers = due_ms >> shifts
         starts_ms = numbers << shifts
-        # NumPy sorts 16-bit numbers in linear time. Slots whose numbers differ by a multiple of 256 are
-        # sorted under the same number. Such slots are separated afterwards by comparing full start times.
+        # NumPy sorts 16-bit integers in linear time. Slots whose numbers differ by a multiple of 256 have the
+        # same sort key. Such slots are then separated by comparing their full start times.
         small = (numbers & np.uint64(0xFF)).astype(np.uint16) | (levels.astype(np.uint16) << np.uint16(8))
         for slot in self.passing:
             inside = (due_ms >= np.uint64(slot.start_ms)) & (due_ms < np.uint64(slot.end_ms))

@@ -1,18 +1,18 @@
-"""Writes the changes of a checkpoint to timer files. Slots are split, and timers are added.
+"""Writes timer changes to files during a checkpoint. Slots are split, and new timers are appended.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-The writes run in a worker thread on the state returned by `Partitions.to_write`. The writes do not change any
-part of a file that is covered by a snapshot. Splitting a slot creates new files, and adding timers appends to
-existing files. Therefore, a failed attempt leaves only bytes that are not covered by any snapshot. The next
-attempt truncates the files to remove these bytes. A timer that is deleted before the checkpoint is not
-written.
+The changes are written by a worker thread, which uses the state returned by `Partitions.to_write`. A write
+never changes a part of a file that is covered by a snapshot. Splitting a slot creates new files, and adding
+timers appends to existing files. Therefore, a failed write leaves only bytes that are not covered by any
+snapshot. The next write truncates the files to remove these bytes. A timer that is deleted before the
+checkpoint begins is not written.
 
 Cost: Each timer is written once when it is added, and once more for each of up to five levels that it moves
-down. A write uses memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is always
-split as a whole. If a level-4 or level-5 slot contains most of the timers of a store, the checkpoint that
-splits it takes a long time and temporarily requires disk space for two copies.
+down. A write requires memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is
+always split as a whole. If a level-4 or level-5 slot contains most of the timers in a store, the checkpoint
+that splits the slot takes a long time and temporarily requires disk space for two copies of the timers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import NewRows, NewSlotRows
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""A function that returns the rows and records of the timers at the given offsets, in order. Unreadable
-timers are omitted."""
+"""A function that returns the rows and records of the timers at the given offsets, in the same order. Timers
+whose records cannot be read are omitted."""
 
 Span = tuple[int, int]
 """A time range in ms. The end is exclusive."""
@@ -46,7 +46,7 @@ _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """The valid part of a slot file: its length in bytes, and its number of timers and tombstones."""
+    """The valid part of a slot file: its length in bytes and its numbers of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -68,8 +68,8 @@ class _Growing:
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
-        # Bytes left by a failed attempt, or by an attempt whose snapshot is missing, would otherwise be read
-        # as timers.
+        # The file may end with bytes from a failed write or from a write whose snapshot is missing. These
+        # bytes must not be read as timers.
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
@@ -84,7 +84,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The state of the stored timers for a checkpoint: the files of the last snapshot and the new timers."""
+    """The state that a checkpoint writes: the files listed in the last snapshot, and the new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -92,14 +92,14 @@ class PartitionsToWrite:
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
-    """The names of damaged files, which must not be deleted."""
+    """The names of the damaged files, which must not be deleted."""
     shared: Shared
     last_offset: int
-    """The offset of the last timer that was set."""
+    """The log offset of the last timer that was set."""
     mended: frozenset[Gap] = frozenset()
-    """The damaged ranges in which the outcomes of all timers are known."""
+    """The damaged ranges in which the outcome of every timer is known."""
     unmended: tuple[Gap, ...] = ()
-    """The damaged ranges that contain timers with unknown outcomes."""
+    """The damaged ranges in which some timers have unknown outcomes."""
     older: frozenset[str] = frozenset()
     """The names of files that were not listed in the snapshot at the last startup and must be kept."""
     unreadable: list[UnreadableTimer] = field(default_factory=list)
@@ -123,7 +123,7 @@ class PartitionsToWrite:
         self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, or None if `write` has not been called."""
+        """Return the state for a snapshot, or None if `write` has not been completed."""
         if self.new_files is None:
             return None
         return {
@@ -139,11 +139,11 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return all damaged ranges that contain timers with unknown outcomes.
+        """Return all damaged ranges in which some timers have unknown outcomes.
 
-        For a split file, the stored damage is the only evidence of the damage. For any other file, the next
-        process may be able to read a bad sector. The next process would then treat the timers in this sector
-        as ended, because deliveries from the file have moved the watermark past them.
+        After a file has been split, the snapshot is the only evidence of its damage. In any other file, a bad
+        sector may become readable again after a restart. The broker would then treat the timers in this
+        sector as ended, because the watermark has advanced past them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -155,8 +155,8 @@ class PartitionsToWrite:
     def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
         """Delete the files that are not listed in the new or the previous snapshot, or raise OSError.
 
-        A file whose slot overlaps a range in `in_doubt` is kept, because it may contain the only copy of
-        records that were lost in damaged bytes.
+        A file is kept if its slot overlaps a time range in `in_doubt`, because the file may contain the only
+        intact copy of a damaged record.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -167,7 +167,7 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot must keep its file because it is neither split nor completely delivered."""
+        """Return whether a slot keeps its file because it is neither split nor completely delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
@@ -185,7 +185,7 @@ class PartitionsToWrite:
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
-        # The old file is kept, because it may contain records of these timers that were lost from the log.
+        # The old file is kept, because it may contain timer records that no longer exist in the log.
         if damage:
             self.damage += damage
             self.damaged |= {slot.name}
@@ -193,10 +193,10 @@ class PartitionsToWrite:
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield timers with intact records, and yield timers with damaged records as pairs without records.
+        """Yield the timers with intact records, followed by the timers with damaged records as pairs.
 
-        If a damaged record were copied, the damaged copy would be the only one left after retention and the
-        deletion of older files.
+        Damaged records are not copied. Otherwise, the damaged copy would be the only one left after retention
+        has deleted the log segment and a checkpoint has deleted the older files.
         """
         if rows.dtype == PAIR:
             yield rows, records
@@ -219,7 +219,7 @@ class PartitionsToWrite:
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
         """Return the offsets of the deleted timers of a slot in ascending order.
 
-        Tombstones in the file and in memory are included.
+        The offsets are taken from the tombstones in the file and in memory.
         """
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
@@ -233,9 +233,10 @@ class PartitionsToWrite:
     def _add(self, disk: Disk, slot: Slot, unwritten: NewSlotRows, fetch: Fetch) -> None:
         """Add the new timers of a slot to its file.
 
-        If the slot is split, add them to files of lower levels.
+        If the slot is split, append the timers to files of lower levels instead.
         """
-        # If both a timer and its tombstone were added after the last checkpoint, neither of them is written.
+        # If a timer was both added and deleted after the last checkpoint, neither the timer nor its tombstone
+        # is written.
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         left = alive(timers, np.sort(tombstones["timer_offset"]))
         tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
@@ -244,8 +245,8 @@ class PartitionsToWrite:
             self._add_to(disk, slot, left, fetch)
             self._add_tombstones(disk, slot, tombstones)
             return
-        # The tombstones of a split slot are not written, because deleted timers were omitted when the slot
-        # was split.
+        # The tombstones of a split slot are not written, because the split has already omitted the deleted
+        # timers.
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
 
@@ -260,7 +261,7 @@ class PartitionsToWrite:
             self._add_fetched(self._to(disk, slot), chunk, rows, records)
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
-        if len(rows) < len(chunk):  # A timer whose record is damaged is stored as a pair.
+        if len(rows) < len(chunk):  # A timer with a damaged record is stored as a pair.
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += [UnreadableTimer(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
@@ -276,7 +277,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """Adjust the number of records in the next fetch so that records of the same size fit in a batch."""
+        """Adjust the number of records per fetch so that records of a similar size fit in one batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -294,7 +295,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
-        """Sync all files and then their directory entries, before a snapshot may list the files."""
+        """Sync all changed files, and then sync their directories, so that a snapshot may list the files."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -303,13 +304,13 @@ class PartitionsToWrite:
 
 
 def span_of(path: str) -> Span:
-    """Return the time range that is covered by the slot of a file."""
+    """Return the time range of the slot that is stored in the file at `path`."""
     slot = slot_named(path.removeprefix(f"{TIMERS}/"))
     return slot.start_ms, slot.end_ms
 
 
 def _touches(name: str, spans: list[Span]) -> bool:
-    """Return whether a file name belongs to a slot that overlaps any of the given time ranges."""
+    """Return whether `name` is the file name of a slot that overlaps any of the given time ranges."""
     try:
         start_ms, end_ms = span_of(name)
     except ValueError:
@@ -328,9 +329,9 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """Yield the live timers of a file in batches of about 8 MiB, together with their records.
+    """Yield the live timers of a file, together with their records, in batches of about 8 MiB.
 
-    Pairs have no records.
+    The list of records is empty if the timers of a batch are pairs.
     """
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
@@ -353,7 +354,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the encoded record of each row, reading the batch only once."""
+    """Return the encoded record of each row. The batch is read only once."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -362,7 +363,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return a Boolean column that is true for each row whose record is intact or is in the log."""
+    """Return a Boolean array that is true for each row whose record is intact or only in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -376,6 +377,6 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
     """Return the files listed in a snapshot.
 
-    If a file is missing or truncated, reading it results in a gap.
+    The files are not checked. Reading a missing or truncated file results in a gap.
     """
     return {slot_named(name): File(*fields) for name, fields in named.items()}

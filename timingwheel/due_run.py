@@ -1,18 +1,18 @@
-"""Reads the rows of a file before they are due, in due order and in limited numbers.
+"""Reads the rows of a timer file in due order before they are due, a limited number of rows at a time.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
-The rows of a file are stored in the order of insertion. Therefore, each read scans the whole file. A read
-keeps the first rows in due order (ordered by timer_offset in case of a tie) that follow the last row of the
-previous read. Each kept row uses 64 bytes, regardless of the size of the file. The next read begins while the
-rows of the last read are still being delivered. The file is read up to the length it had when the slot was
-queued for reading. Later changes to the slot are in memory.
+The rows of a file are stored in insertion order. Therefore, each read scans the whole file. A read returns
+the first rows that follow the last row of the previous read in due order. Rows with the same due time are
+ordered by timer_offset. Each returned row uses 64 bytes of memory, regardless of the file size. The next read
+begins while the rows of the previous read are still being delivered. The file is read up to its length at the
+time when the slot was queued for reading. Later changes to the slot are in memory.
 
     run 1    the first `count_max` rows of the file after (start - 1, LAST_OFFSET)
     run n    the first `count_max` rows of the file after the last row of run n-1
 
-Weak spot: A file with n rows is read n / `count_max` times. If a passing slot contains very many timers, the
-time to read it is therefore quadratic in its size. A level-0 slot covers 16 seconds and requires few runs.
+Weak spot: A file with n rows is read n / `count_max` times. Therefore, the time needed to read a passing slot
+is quadratic in the number of its timers. A level-0 slot covers 16 seconds and requires few reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """Return the rows that follow a sort key. The rows (`ROW` or `PAIR`) may be in any order."""
+    """Return the rows that follow the sort key `after`. The rows (`ROW` or `PAIR`) may be in any order."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -55,9 +55,10 @@ def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
 
 
 def _first_of(held: list[Rows], count_max: int) -> Rows:
-    """Return the first rows as `ROW`s ordered by (due_ms, timer_offset), and clear the list."""
+    """Return the first rows as `ROW`s ordered by (due_ms, timer_offset), and clear `held`."""
     rows = _joined(held)
-    # The list is cleared before the rows are copied, because the rows would otherwise be in memory twice.
+    # The list is cleared before the rows are copied, so that memory contains only one copy of the rows at a
+    # time.
     held.clear()
     offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
     is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
@@ -66,7 +67,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """Return all rows as a single array, which has the dtype `PAIR` if all rows are pairs."""
+    """Return all rows as a single array. The dtype of the array is `PAIR` if all rows are pairs."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -77,8 +78,8 @@ def _joined(held: list[Rows]) -> Rows:
 def _in_order(due_ms: Numbers) -> Numbers:
     """Return the indexes that sort the times in ascending order. Equal times keep their relative order.
 
-    In nearly all cases, a time and a position fit into a single number. Sorting such numbers is several times
-    as fast as sorting positions by time.
+    In nearly all cases, a due time and its index can be packed into one 64-bit integer. Sorting these
+    integers is several times faster than sorting the indexes by due time.
     """
     if not len(due_ms):
         return due_ms
@@ -92,11 +93,12 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Drop all rows except the first ones, and return the due time of the last remaining row."""
+    """Drop the rows due after the first `count_max` rows, and return the highest remaining due time."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
-    # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`,
-    # offsets are also compared, so that not all rows that are due in this millisecond are kept.
+    # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`, the
+    # rows are also selected by offset, so that only some of the rows that are due in this millisecond are
+    # kept.
     is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
     held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
     return last_ms
@@ -109,14 +111,15 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order as `ROW`s, and whether there are no further rows.
+    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all of the rows.
 
-    Memory usage is limited to 1.25 x `count_max` rows plus the rows of one array.
+    At most 1.25 x `count_max` rows plus the rows of one input array are in memory at the same time.
     """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
     for rows in found:
-        # Rows that are due at the same time as the last row are kept, because their offsets may be lower.
+        # Rows that are due at `last_ms` are kept, because their offsets may be lower than that of the last
+        # kept row.
         early = rows[rows["due_ms"] <= last_ms]
         is_all = is_all and len(early) == len(rows)
         held.append(early)
@@ -129,7 +132,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """A job that reads the next rows of a slot's file in a worker thread."""
+    """A job that reads the next rows of a slot's file. The job runs in a worker thread."""
 
     slot: Slot
     length: int
@@ -137,13 +140,13 @@ class ReadAhead:
     after: SortKey
     count_max: int
     without: tuple[Gap, ...] = ()
-    """The known damage in all files. Damaged ranges are not read, even if their bytes can be read now."""
+    """The known damaged ranges of all files, which are skipped even if their bytes are now readable."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Read the rows, or raise OSError."""
+        """Read the next rows of the file, or raise OSError."""
         path = self.slot.path
         disk.will_need(path)
         tombstones = np.empty(0, np.uint64)
@@ -160,14 +163,14 @@ class ReadAhead:
 
 
 class Advanced(NamedTuple):
-    """The result of `advance`: a file to read ahead, and near timers that the caller must schedule."""
+    """The result of `Partitions.advance`: a read-ahead job, and near timers that the caller must schedule."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]
 
 
 class Reading:
-    """A slot whose file is being read, with the rows that were read but not taken yet."""
+    """A slot whose file is being read, together with the rows that have been read but not taken yet."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -181,7 +184,7 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """The number of rows that were read but not taken yet."""
+        """The number of rows that have been read but not taken yet."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
@@ -191,30 +194,30 @@ class Reading:
 
     @property
     def is_ready(self) -> bool:
-        """True if rows can be taken."""
+        """True if some rows have been read but not taken yet."""
         return bool(self._runs)
 
     @property
     def head_due_ms(self) -> int:
-        """The due time of the next row in ms.
+        """The due time of the next row in ms since 1970.
 
-        Before the next read, the value is a lower bound of the due time.
+        If the next row has not been read yet, the value is a lower bound for its due time.
         """
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
         return max(self.slot.start_ms, self._after[0])
 
     def forget(self, timer_offset: int) -> None:
-        """Exclude a timer that was deleted after the slot had been queued for reading."""
+        """Exclude a timer that was deleted after the slot was queued for reading."""
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
-        """Return a job that reads the rows after the last read and after the watermark."""
+        """Return a job that reads the next rows that follow both the last row read and the watermark."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
     def install(self, job: ReadAhead) -> None:
-        """Add the rows from a finished read."""
+        """Add the rows that a completed job has read."""
         if len(job.rows):
             first, last = job.rows[0], job.rows[-1]
             assert self._after < (int(first["due_ms"]), int(first["timer_offset"])), "rows come a second time"
@@ -225,9 +228,9 @@ class Reading:
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """Return up to `count_max` rows that are due by `limit_ms`.
+        """Remove and return up to `count_max` rows that are due at or before `limit_ms`.
 
-        Fewer rows may be returned if some have been deleted.
+        Rows of timers that have been deleted in the meantime are omitted.
         """
         while self._runs:
             run = self._runs[0]

@@ -1,18 +1,18 @@
 """Lists, counts, and finds stored timers.
 
-Slots are processed one by one in due order, so that memory usage is bounded.
+Slots are processed one at a time in due order, so that memory usage is bounded.
 
-If slots overlap (a shared slot and the slots below it), their rows are merged. During the merge, the upper 24
-bits of `record_at` contain the number of the slot, because a file position requires only 40 bits. Timers that
-were delivered or deleted are omitted.
+The rows of overlapping slots, such as a shared slot and the slots below it, are merged. During the merge, the
+upper 24 bits of `record_at` contain the slot number, because a file position requires only 40 bits. Delivered
+and deleted timers are omitted.
 
-Cost: Slots outside the window are not read, and a slot that is entirely within the window is counted without
-being read. The first rows of a slot are found without sorting the whole slot, because the first run is small
-and later runs are larger.
+Cost: Slots outside the time window are not read, and a slot that is entirely within the time window is
+counted without being read. To return the first rows of a slot quickly, the first run is small, and later runs
+are larger.
 
-Weak spots: Each run reads the files again, so listing a large slot reads the slot once for every `rows_max`
-rows. When a whole slot is counted, the counts of its file are trusted, unless the file is known to be
-damaged.
+Weak spots: Each run reads the files again, so a large slot is read once for every `rows_max` rows listed.
+When a whole slot is counted, the stored row counts are used without verification, unless the file is known to
+be damaged.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Listing:
     damage: list[Gap]
     rows_max: int
     gaps: tuple[Gap, ...] = ()
-    """All known damage to the files, including damage whose timers have known outcomes.
+    """All known damaged ranges, including the ranges in which all timers have known outcomes.
 
-    In damaged files, the rows are counted individually, because some of them may be missing.
+    The rows of a damaged file are counted individually, because some of them may be missing.
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers that are due in the window and after `after`, with the file of their records.
+        """Yield live timers that are due in the time window and after `after`, with the path of their file.
 
         The timers are in due order. Raise OSError if a read fails.
         """
@@ -72,12 +72,12 @@ class Listing:
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers that are due in the window, or raise OSError if a read fails."""
+        """Return the number of live timers due in the time window, or raise OSError if a read fails."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Find a timer in the file of a slot, and return an array that contains its `ROW`, or None.
+        """Find a timer in a slot's file, and return an array that contains its `ROW`, or None.
 
         Raise OSError if a read fails.
         """
@@ -86,7 +86,7 @@ class Listing:
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
             if batch.kind != partition.TOMBSTONE:
-                offsets = batch.rows["timer_offset"]  # Offsets are in ascending order only within a batch.
+                offsets = batch.rows["timer_offset"]  # Offsets are sorted only within a batch.
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
                     return partition.as_rows(batch.rows[place : place + 1])
@@ -100,8 +100,7 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """Return the next rows of overlapping slots, with slot numbers, and whether they are the last
-        rows."""
+        """Return the next rows of overlapping slots with slot numbers, and whether they are the last rows."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
@@ -111,7 +110,7 @@ class Listing:
         return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Yield rows without slot numbers. Each array contains consecutive rows from the same file."""
+        """Remove the slot numbers, and yield arrays of consecutive rows that are in the same file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -146,7 +145,7 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
-        """Return the number of timers in a slot minus the number of tombstones.
+        """Return the number of timers in a slot minus the number of its tombstones.
 
         Each tombstone belongs to a timer in the slot.
         """

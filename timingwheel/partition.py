@@ -1,9 +1,8 @@
 """Defines the format of a timer file, `timers/<level>-<20 digits start_ms>`.
 
-The file consists of appended batches.
+A timer file is an append-only sequence of batches.
 
-A batch consists of a header, rows, and, for kind 1, the contiguous bytes of the records. Integers are
-little-endian.
+A batch consists of a header, rows, and, for kind 1, the contiguous records. Integers are little-endian.
 
     head   width  field                                   kind  rows
     0      8      "TWTIMER1"                              1     `ROW`, 64 bytes: a timer and its record
@@ -25,16 +24,16 @@ little-endian.
     56     8      spare
 
 The rows of a batch are in ascending order of timer_offset, and the records are in due order, so that records
-with the same due time are adjacent. Each record has its own CRC, which every reader must check. A snapshot
-contains the names and lengths of the files, and bytes beyond the length are ignored. A batch that does not
-match its CRC is a `Gap`, and the read continues at the next intact batch. The next intact batch is at the end
-of the damaged batch if the head is intact, and otherwise at the next magic. A missing or truncated file has a
-gap up to the length in the snapshot. A sector that the disk cannot read is returned as zeros
-(`timingwheel.sectors`), and therefore also causes a gap. `services.broker.timers.timer_repair` determines the
-timers of a gap.
+with the same due time are adjacent. Each record has its own CRC, which every reader must verify. A snapshot
+contains the names and lengths of the files. Bytes beyond the recorded length of a file are ignored. A batch
+that does not match its CRC is treated as a `Gap`, and reading continues at the next intact batch. The next
+intact batch is located through the batch_bytes field of the damaged batch or, if this field is also damaged,
+by searching for the magic number. A missing or truncated file has a gap up to the length in the snapshot. An
+unreadable sector is returned as zeros (`timingwheel.sectors`), and therefore also causes a gap.
+`services.broker.timers.timer_repair` determines which timers were in a gap.
 
 Cost: A file is read through a window, so that memory usage is bounded regardless of the length of the file.
-Weak spot: All rows of a batch share a single CRC. A damaged byte in the rows therefore turns the whole batch
+Weak spot: All rows of a batch share a single CRC. Therefore, a damaged byte in the rows turns the whole batch
 into a gap, which may contain up to 65,536 timers.
 """
 
@@ -66,16 +65,16 @@ ROW: Final = np.dtype(
         ("spare", "<u8"),
     ]
 )
-"""The dtype of a timer, including the position of its record."""
+"""The dtype of a timer row, which includes the position of the timer's record."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
-"""The dtype of a timer without its record, or of a tombstone, which marks a timer as deleted."""
+"""The dtype of a timer row without a record, and of a tombstone, which marks a timer as deleted."""
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
-"""An array of `ROW` or `PAIR`."""
+"""An array with the dtype `ROW` or `PAIR`."""
 
 IN_LOG: Final = (1 << 64) - 2
-"""The value of `record_at` if the record exists only in the log, at `timer_offset`."""
+"""The value of `record_at` if the timer's record is stored only in the log, at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
@@ -89,9 +88,9 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """An intact batch: its kind, its rows, its position, and its end.
+    """An intact batch: its kind, its rows, and its start and end positions in the file.
 
-    Depending on the kind, the rows are `ROW` or `PAIR`.
+    The dtype of the rows is `ROW` or `PAIR`, depending on the kind.
     """
 
     kind: int
@@ -102,16 +101,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """A range of bytes in a file, from `position` up to `end`, that contains no intact batch."""
+    """A damaged byte range in a file, from `position` (inclusive) to `end` (exclusive)."""
 
     path: str
     position: int
     end: int
     is_unread: bool = field(default=False, compare=False)
-    """True if some bytes of the gap could not be read from disk."""
+    """True if some bytes of the gap could not be read from the disk."""
 
     def freeze(self) -> Any:
-        """Return the path, position, and end for a snapshot."""
+        """Return the path, start, and end of the gap for a snapshot."""
         return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
@@ -121,7 +120,7 @@ class Gap:
 
 
 class Window:
-    """A view of the first `length` bytes of a file, which is read one window at a time."""
+    """The first `length` bytes of a file, of which only one window at a time is in memory."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -140,23 +139,23 @@ class Window:
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            # The old window is released first, so that only one window is in memory at a time.
+            # The old window is released first, so that memory never contains two windows.
             self._held = b""
             self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether an earlier attempt to read bytes between `first` and `end` has failed."""
+        """Return whether bytes between `first` and `end` have been found to be unreadable."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the intact batches in order, starting at a position, and add damaged ranges to `damage`.
+    """Yield the intact batches in file order, starting at `position`, and add damaged ranges to `damage`.
 
-    Batches that overlap a gap in `without` are treated as damaged, even if their bytes can be read now.
+    Batches that overlap a gap in `without` are treated as damaged, even if they are now readable.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -176,7 +175,7 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield all timers of a file in arrays of `ROW` or `PAIR`. Deleted timers are included.
+    """Yield all timers of a file, including deleted timers, in arrays of `ROW` or `PAIR`.
 
     Small batches are combined. `damage` and `without` have the same meaning as in `batches`.
     """
@@ -193,7 +192,7 @@ def parts(
 
 
 def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
-    """Return a gap that overlaps a batch, or None if there is none."""
+    """Return a gap that overlaps a batch, or None if no gap does."""
     touching = (
         one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
     )
@@ -203,10 +202,10 @@ def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
 def tombstone_offsets(
     disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
 ) -> Numbers:
-    """Return the offsets of the timers with tombstones in the file in ascending order, or raise OSError.
+    """Return the sorted offsets of the timers that have tombstones in a file, or raise OSError.
 
-    `damage` and `without` have the same meaning as in `batches`. A timer in a gap that is added to `damage`
-    must not be treated as pending, even if a later read of the gap succeeds.
+    `damage` and `without` have the same meaning as in `batches`. The caller must not treat the timers in a
+    gap that is added to `damage` as pending, even if a later read of the gap succeeds.
     """
     damage = [] if damage is None else damage
     found = [
@@ -218,7 +217,7 @@ def tombstone_offsets(
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """Return the rows whose timers are not in `tombstones`, which contains offsets in ascending order."""
+    """Return the rows whose timer offsets are not in `tombstones`, which must be in ascending order."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -228,7 +227,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """Return the rows in the format `ROW`. A pair is converted to a row whose record is in the log."""
+    """Convert rows to the dtype `ROW`. A pair becomes a row whose record is stored only in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -265,7 +264,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
     order = np.argsort(rows["due_ms"], kind="stable")
-    # The records of a batch are in due order, while the rows are sorted by offset.
+    # The records of a batch are in due order, whereas the rows are sorted by offset.
     rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
@@ -274,9 +273,9 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return ranges of records that each fit in a batch.
+    """Split the records into ranges, each of which fits in a batch.
 
-    A record that is too large gets a batch of its own.
+    A record that exceeds the batch size is placed in a batch of its own.
     """
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
@@ -294,7 +293,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """Return the batch at a position, or None if no intact batch begins there."""
+    """Return the batch that begins at a position, or None if no intact batch begins there."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -311,11 +310,12 @@ def _batch_at(window: Window, position: int) -> Batch | None:
 
 
 def _next_sound(window: Window, position: int) -> int:
-    """Return the start of the next intact batch after a damaged batch, or the end of the file."""
+    """Return the start of the next intact batch after a damaged batch, or the length of the file."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
-        # The header may be damaged, so the length in it is used only if an intact batch follows.
+        # The header may be damaged, so its length field is used only if an intact batch begins at the
+        # resulting position.
         if position < end < window.length and _batch_at(window, end) is not None:
             return end
     return next(_sound_after(window, position + 1), window.length)
@@ -324,7 +324,7 @@ def _next_sound(window: Window, position: int) -> int:
 def _sound_after(window: Window, position: int) -> Iterator[int]:
     """Yield the starts of intact batches at or after a position.
 
-    The batches are found by their magic numbers.
+    The batches are found by searching for the magic number.
     """
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
@@ -335,4 +335,4 @@ def _sound_after(window: Window, position: int) -> Iterator[int]:
             if _batch_at(window, position + at) is not None:
                 yield position + at
             at = held.find(MAGIC, at + 1)
-        position += max(1, len(held) - len(MAGIC) + 1)  # The magic number may cross the end of a window.
+        position += max(1, len(held) - len(MAGIC) + 1)  # A magic number may cross the end of a window.

@@ -1,6 +1,6 @@
-"""The upper levels of the timing wheel.
+"""Implements the upper levels of the timing wheel.
 
-Timers that are far in the future are stored in files, so that memory usage is bounded.
+Timers that are due far in the future are stored in files, so that memory usage is bounded.
 
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
@@ -11,46 +11,47 @@ Timers that are far in the future are stored in files, so that memory usage is b
 Each level begins at a boundary (`boundaries`), and the boundaries advance with the current time. When the
 boundary of a level reaches a slot, the slot is processed as follows:
 
-    a slot that                          is processed in this way
-    is in memory only                    its timers move to the levels below without any disk access
-    has a small file                     it is shared: the file is read together with the files of the levels
-                                         below (`shared`)
-    has a large file                     the boundary stops there until a checkpoint has split the slot
-    is entirely in the past, and large   it is passing: the file is read in due order without being split
-                                         (`passing`)
-    is of level 0                        its file is queued for reading, and its timers in memory become near
-                                         timers
+    slot                                 processing
+    in memory only                       The timers move to the levels below without disk access.
+    with a small file                    The slot is shared: its file is read together with the files of the
+                                         levels below (`shared`).
+    with a large file                    The boundary stops until a checkpoint has split the slot.
+    large and entirely in the past       The slot is passing: its file is read in due order without being
+                                         split (`passing`).
+    on level 0                           The file is queued for reading, and the timers in memory become near
+                                         timers.
 
-Upper boundaries advance first, and no boundary advances beyond the boundary above it.
+Boundaries advance from the highest level to the lowest, and no boundary advances beyond the boundary above
+it.
 
 Rules:
 
-* `near_until_ms` is the lowest boundary, called B0. The caller must schedule every new timer that is due
-  before B0. When `advance` moves B0 past a slot, it returns the timers of the slot that are in memory.
-  `advance` also queues the file of the slot for reading, up to the current length of the file. As a result,
-  each timer is returned to the caller exactly once.
-* Near timers are also stored, because they may be needed after a restart. A near timer is dropped when it is
-  due at or before `watermark`, which is the due time of the last delivered timer. All timers up to the
+* `near_until_ms` is the lowest boundary, which is called B0. The caller must schedule every new timer that is
+  due before B0. When `advance` moves B0 past a slot, it returns the slot's timers that are in memory. It also
+  queues the slot's file for reading, up to the current length of the file. As a result, each timer is
+  returned to the caller exactly once.
+* Near timers are also stored in files, because they may be needed after a restart. A near timer is dropped
+  when `watermark`, which is the sort key of the last delivered timer, reaches the timer. All timers up to the
   watermark have ended, and no timer may be added at or before the watermark.
 * All timers that were due before `undone_ms` have ended, regardless of the watermark. Unread timers, and
-  timers with unknown outcomes in damaged files, are due at or after `undone_ms`. Only timer outcomes before
-  `undone_ms` may be dropped, and the watermark is moved past the dropped outcomes (`forget_before`).
-* Until a queued file has been read, none of its timers is due before `head_due_ms`. A caller that delivers
-  timers in due order must not deliver its own timers beyond `head_due_ms`.
-* A checkpoint deletes files that are not listed in either of the two newest snapshots. If a file is damaged
-  and the outcome of a timer in the damaged range is unknown, all files for this time range are kept. If
-  recovery finds files that are not listed in its snapshot, the files are kept until `release_older` is
-  called.
-* Files are changed only by checkpoints. `to_write` moves the fresh timers to the state that is being written.
-  All queries include this state until `written` or `failed` is called.
+  timers in damaged files whose outcomes are unknown, are due at or after `undone_ms`. The outcome of a timer
+  may be dropped only if the timer was due before `undone_ms`. The watermark is then moved past the timers
+  whose outcomes were dropped (`forget_before`).
+* None of the unread timers in a queued file is due before `head_due_ms`. A caller that delivers timers in due
+  order must not deliver its own timers beyond `head_due_ms`.
+* A checkpoint deletes the files that are not listed in either of the two newest snapshots. If a damaged range
+  of a file contains timers with unknown outcomes, all files for the same time range are kept. If recovery
+  finds files that are not listed in its snapshot, these files are kept until `release_older` is called.
+* Files are changed only by checkpoints. `to_write` moves the new timers to the state that the checkpoint
+  writes. All queries include this state until `written` or `failed` is called.
 
 Cost: Each timer uses 16 bytes of memory until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are
-read ahead, and a read in progress may use memory for the same number of rows. Advancing a boundary examines
-only slots with timers and skips empty slots, so long periods without timers have no cost.
+read ahead, and a read in progress may use memory for the same number of rows. Only slots that contain timers
+are examined when a boundary advances, so long periods without timers have no cost.
 
-Weak spot: The progress of a boundary depends on the disk. If checkpoints fail, the timers of a large slot
-stay in the slot until the slot is entirely in the past. Therefore, the timers of a slot that covers 17.5
-minutes may be up to 17.5 minutes late (`is_waiting`).
+Weak spot: A boundary may be delayed by the disk. If checkpoints fail, the timers of a large slot remain in
+the slot until the slot is entirely in the past. Therefore, the timers in a slot that covers 17.5 minutes may
+be delivered up to 17.5 minutes late (`is_waiting`).
 """
 
 from __future__ import annotations
@@ -78,17 +79,17 @@ _NO_OFFSETS: Final = np.empty(0, np.uint64)
 
 
 FoundGap = Callable[[Gap], None]
-"""A function that `Gaps` calls for each new gap."""
+"""A function that is called for each new gap."""
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Do nothing. This function is for callers that read `Partitions.damage`."""
+    """Do nothing. This callback is for callers that examine `Partitions.damage` themselves."""
 
 
 class Gaps(list[Gap]):
-    """The distinct gaps that contain timers with unknown outcomes.
+    """A list of distinct gaps in which some timers have unknown outcomes.
 
-    The timers in the gaps listed in `mended` have known outcomes.
+    `mended` contains the gaps in which the outcomes of all timers are known.
     """
 
     def __init__(self, found: FoundGap, mended: frozenset[Gap] = frozenset()) -> None:
@@ -96,14 +97,17 @@ class Gaps(list[Gap]):
         self._found, self.mended = found, mended
 
     def append(self, gap: Gap) -> None:
-        """Add a gap, unless it has already been added or mended."""
+        """Add a gap, unless the gap has already been added or mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
             self._found(gap)
 
 
 class Partitions:
-    """The stored timers of a store. The object is empty until files are restored or timers are added."""
+    """The timers of a store that are due in the future, in files and in memory.
+
+    The object is empty until a snapshot is restored or timers are added.
+    """
 
     def __init__(
         self,
@@ -131,31 +135,30 @@ class Partitions:
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)
-        """The due time of the last delivered timer, which is set by the caller. All timers up to this time
-        have ended."""
+        """The sort key up to which all timers have ended. The caller sets this field after deliveries."""
         self.damage = Gaps(self._found_gap)
-        """Damaged ranges of files that contain timers with unknown outcomes."""
+        """The damaged ranges of files in which some timers have unknown outcomes."""
 
     # Methods that add and delete timers.
 
     @property
     def near_until_ms(self) -> int:
-        """The time before which the caller must schedule new timers itself."""
+        """The boundary B0. The caller must schedule the new timers that are due before this time."""
         return self._boundaries.starts_ms[0]
 
     @property
     def free_ms(self) -> int:
-        """The earliest time after the watermark at which a new timer may be due."""
+        """The earliest due time of a new timer that follows the watermark."""
         due_ms, timer_offset = self.watermark
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Add timers (due time in ms, offset) in the order of their offsets.
+        """Add timers, each given as (due time in ms, offset), in ascending order of offset.
 
         The timers must be due after the watermark. The caller must also schedule the timers that are due
         before `near_until_ms`.
         """
-        # The order of the offsets determines which of two possible slots contains a timer (`Shared.home`).
+        # The offset of a timer determines which of two overlapping slots contains the timer (`Shared.home`).
         assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
         start_ms = end_ms = 0
         for due_ms, timer_offset in timers:
@@ -164,14 +167,14 @@ class Partitions:
                 assert slot.end_ms > self.watermark[0], "a timer is put where all are done, and would be lost"
                 self._is_next_known &= slot in self._fresh.slots
                 add = self._fresh.at(slot).timers.append
-                if not self._boundaries.passing:  # A passing slot may be located within this slot.
+                if not self._boundaries.passing:  # A passing slot may be within this slot.
                     start_ms, end_ms = slot.start_ms, slot.end_ms
             add(due_ms, timer_offset)
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
 
     def delete(self, due_ms: int, timer_offset: int) -> None:
-        """Delete a pending timer. If the timer is near, the caller must also remove it from its own wheel."""
+        """Delete a pending timer. The caller must also remove a near timer from its own wheel."""
         if (due_ms, timer_offset) <= self.watermark:
             return
         slot = self._home(due_ms, timer_offset)
@@ -187,7 +190,7 @@ class Partitions:
     def advance(self, now_ms: int) -> Advanced:
         """Advance the boundaries as far as possible.
 
-        Return the file to read ahead and the new near timers.
+        Return the read-ahead job to run and the new near timers.
         """
         self._now_ms, self._asked_ms = max(self._now_ms, now_ms), now_ms
         self._must_advance = False
@@ -195,7 +198,8 @@ class Partitions:
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next required call to `advance` or `take_due`, or None if there is none."""
+        """Return the time at which `advance` or `take_due` must be called next, or None if no call is
+        needed."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -205,14 +209,14 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """True if due timers are delayed because of the disk."""
+        """True if due timers are waiting for disk access."""
         head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
-        """A time before which no timer is unread or located in a damaged part of a file."""
+        """A time in ms before which no unread timer and no timer in a damaged part of a file is due."""
         heads = [reading.head_due_ms for reading in self._queue]
         mended = {gap.path for gap in self.damage.mended}
         damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
@@ -220,10 +224,11 @@ class Partitions:
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """Move the watermark to a time before which timer outcomes were dropped.
+        """Move the watermark to just before `due_ms` after the outcomes of earlier timers have been dropped.
 
-        `due_ms` must never have been later than `undone_ms`. New damage may move `undone_ms` back to the
-        start of a file that covers years, but the pending timers in this file are still due after `due_ms`.
+        `due_ms` must not have been later than `undone_ms` when the outcomes were dropped. Damage that is
+        found later may move `undone_ms` back to the start of a file that covers years, but the pending timers
+        in such a file are still due at or after `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
@@ -249,7 +254,7 @@ class Partitions:
             self._retry_ms = self._asked_ms + _RETRY_MS
 
     def head_due_ms(self) -> int | None:
-        """Return the due time of the first row, or a time before which no unread row is due.
+        """Return the due time of the next row, or a lower bound for it if the row has not been read yet.
 
         Return None if no file is queued for reading.
         """
@@ -263,9 +268,9 @@ class Partitions:
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s from one file that are due by `now_ms` and `limit_ms`, and the file path.
+        """Return the next `ROW`s of a file that are due by `now_ms` and by `limit_ms`, and the file path.
 
-        The rows are in due order. No rows are returned while the next rows are still being read.
+        The rows are in due order. If the next rows have not been read yet, no rows are returned.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
         while (head := self._head()) is not None:
@@ -281,19 +286,19 @@ class Partitions:
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
-        """Yield all live timers that are due in the window and after `after`, together with their file.
+        """Yield live timers that are due in the time window and after `after`, with the path of their file.
 
-        The timers are `ROW`s in due order. The `record_at` field of a row is `IN_LOG` if the record is not in
-        the file. No timer may be added or deleted during the scan. Raise OSError if a read fails.
+        The timers are returned as `ROW`s in due order. If a record is stored only in the log, `record_at` is
+        `IN_LOG`. No timer may be added or deleted during the scan. Raise OSError if a read fails.
         """
         return self._listing().scan(from_ms, until_ms, after)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers that are due in the window, or raise OSError if a read fails."""
+        """Return the number of live timers due in the time window, or raise OSError if a read fails."""
         return self._listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Return the file of a timer and an array that contains its `ROW`, or None if there is no such timer.
+        """Find a timer in the files, and return the file path and an array that contains its `ROW`, or None.
 
         Raise OSError if a read fails.
         """
@@ -302,14 +307,13 @@ class Partitions:
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the live timers in memory, for all slots that overlap a time window in ms."""
+        """Return the offsets of the live timers in memory for the slots that overlap a time window in ms."""
         slots = self._slots_in_memory(from_ms, until_ms)
         found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
         return np.concatenate([_NO_OFFSETS, *found])
 
     def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of timers with tombstones in memory, for all slots that overlap a time
-        window."""
+        """Return the offsets of the tombstones in memory for the slots that overlap a time window in ms."""
         slots = self._slots_in_memory(from_ms, until_ms)
         return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
 
@@ -329,14 +333,14 @@ class Partitions:
 
     @property
     def files(self) -> dict[Slot, File]:
-        """A copy of the list of files in the last checkpoint."""
+        """A copy of the table of files from the last checkpoint."""
         return dict(self._files)
 
     # Methods for checkpoints and recovery.
 
     @property
     def wants_checkpoint(self) -> bool:
-        """True if a checkpoint is due because a slot must be split or too many timers are in memory."""
+        """True if a checkpoint is needed because a slot must be split or too many timers are in memory."""
         return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
 
     @property
@@ -345,7 +349,7 @@ class Partitions:
         return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Return the state for another thread to write. The caller must then call `written` or `failed`."""
+        """Return the state for a worker thread to write. The caller must then call `written` or `failed`."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -371,7 +375,7 @@ class Partitions:
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """Start using the durable files of a checkpoint."""
+        """Switch to the files that a checkpoint has written durably."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
@@ -381,17 +385,17 @@ class Partitions:
             waits_ms = self._boundaries.starts_ms[slot.level]
             assert waits_ms == slot.start_ms, f"a boundary passed {slot.name} while it was split"
             self._boundaries.starts_ms[slot.level] = slot.end_ms
-            # Timers that were added to the slot during the checkpoint are in memory, and are moved to the
-            # levels below.
+            # Timers that were added to the slot during the checkpoint are still in memory, and must be moved
+            # to the levels below.
             self._fresh.spread(slot, self._boundaries)
         assert self._boundaries.is_ordered, "a level begins behind the one above it"
         self._must_advance, self._is_next_known = True, False
 
     def failed(self, done: PartitionsToWrite) -> None:
-        """Take back the timers of a failed checkpoint."""
+        """Return the timers of a failed checkpoint to memory."""
         assert done is self._writing, "another checkpoint has failed"
-        # The returned timers are placed before later timers, because the pairs of a slot are kept in
-        # insertion order.
+        # The timers of the failed checkpoint are placed before newer timers, because the pairs of a slot are
+        # kept in insertion order.
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
@@ -404,7 +408,7 @@ class Partitions:
 
         Raise OSError on failure. A missing or truncated file is detected as damage when it is read. Files
         that are not listed in the snapshot are kept until `release_older` is called, because they may contain
-        records that were lost from a damaged file.
+        intact copies of damaged records.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -418,11 +422,12 @@ class Partitions:
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen["mended"]))
-        # The snapshot is the only evidence of damage in a file that was split, because a bad sector may have
-        # become readable again.
+        # The gaps in the snapshot may be the only evidence of damage, because the file may have been split,
+        # or a bad sector may have become readable again.
         self.found_damaged(Gap(*fields) for fields in frozen["gaps"])
         self._older = frozenset(self._disk.list(TIMERS)) - frozen["files"].keys()
-        # A slot below its boundary was shared, passing, or being read when the snapshot was taken.
+        # A slot that begins before the boundary of its level was shared, passing, or being read when the
+        # snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
                 self._take_up(slot)
@@ -436,9 +441,9 @@ class Partitions:
     # Methods for damage.
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Register new damage.
+        """Register new gaps.
 
-        The affected files are kept until the outcomes of all timers in the damaged range are known.
+        The damaged files are kept until the outcomes of all timers in the gaps are known.
         """
         for gap in gaps:
             self.damage.append(gap)
@@ -446,9 +451,9 @@ class Partitions:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """Mark a damaged range as mended, because each of its timers is in memory again or has ended.
+        """Mark gaps as mended. Each timer in the gaps must be in memory again or have ended.
 
-        If `is_all_there` is true, the damaged files do not need to be kept any longer.
+        If `is_all_there` is true, the damaged files no longer need to be kept.
         """
         known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
@@ -458,21 +463,19 @@ class Partitions:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def release_older(self) -> None:
-        """Allow checkpoints to delete files that recovery found but that were not listed in its snapshot.
+        """Allow checkpoints to delete the files that were not listed in the snapshot used for recovery.
 
-        The caller must first have read all files of the snapshot, so that the time range of all damage is
-        known.
+        The caller must have read all files of the snapshot, so that the time ranges of all gaps are known.
         """
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the split files that are kept because damaged ranges contain timers with unknown
-        outcomes."""
+        """Return the files of split slots that are kept because some timers have unknown outcomes."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
 
-    # Methods for the slots of timers.
+    # Methods that determine the slot of a timer.
 
     def _home(self, due_ms: int, timer_offset: int) -> Slot:
         """Return the slot that contains a pending timer."""
@@ -482,7 +485,7 @@ class Partitions:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
 
     def _is_on_disk(self, slot: Slot) -> bool:
-        """Return whether a slot has a file, or will have one after the checkpoint in progress."""
+        """Return whether a slot has a file or will have a file after the checkpoint in progress."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
     def _listing(self) -> Listing:
@@ -492,7 +495,7 @@ class Partitions:
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Advance the boundaries. Return the timers in memory that are reached by B0 or by a passing slot."""
+        """Advance the boundaries, and return the in-memory timers of the slots that were passed."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -509,7 +512,7 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Advance the upper boundaries as far as possible without disk access, beginning with the highest."""
+        """Advance the upper boundaries as far as possible without disk access, starting with the highest."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -521,33 +524,33 @@ class Partitions:
                 if self._can_share(slot):
                     self._share(slot)
                     continue
-                # A slot that is entirely in the past is left to `_pass_over`, which processes it as a single
-                # slot instead of many due slots.
+                # If the slot is entirely in the past, `_pass_over` processes it as a single slot instead of
+                # splitting it into many due slots.
                 if slot.end_ms <= now_ms or self._is_on_disk(slot):
                     break
                 self._boundaries.starts_ms[level] = slot.end_ms
                 self._fresh.spread(slot, self._boundaries)
 
     def _can_share(self, slot: Slot) -> bool:
-        """Return whether the file of a slot is small and is not changed by a checkpoint in progress."""
+        """Return whether a slot has a small file that is not being changed by a checkpoint."""
         if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
             return False
         return slot in self._files and self._files[slot].row_count <= self._rows_max
 
     def _share(self, slot: Slot) -> None:
-        """Move the boundary past a slot and share the slot."""
+        """Move the boundary past a slot, and turn the slot into a shared slot."""
         assert slot not in self._shared.slots, f"{slot.name} is shared twice"
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
-        # Timers that were added after the file was written, and their tombstones, move to the levels below.
-        # Only the tombstones of timers in the file remain.
+        # Timers that were added after the file was written are moved to the levels below, together with their
+        # tombstones. Only the tombstones of timers in the file remain in the slot.
         self._fresh.leave_tombstones(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
     def _pass_over(self, now_ms: int) -> Slot | None:
-        """Mark the first upper slot that is entirely in the past as passing, and return it.
+        """Mark the first upper-level slot that is entirely in the past as passing, and return the slot.
 
-        There must be no earlier timers.
+        If the levels below still contain earlier timers, return None.
         """
         starts_ms = self._boundaries.starts_ms
         for level in range(1, LEVEL_COUNT):
@@ -556,7 +559,7 @@ class Partitions:
                 continue
             if self._writing is not None and slot in self._writing.split:
                 return None
-            # All lower boundaries must have reached the slot, because earlier timers are delivered first.
+            # All lower boundaries must have reached the slot, because earlier timers must be delivered first.
             if all(start_ms == slot.start_ms for start_ms in starts_ms[1:level]):
                 starts_ms[1 : level + 1] = [slot.end_ms] * level
                 self._boundaries.passing.append(slot)
@@ -565,7 +568,7 @@ class Partitions:
         return None
 
     def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move B0 past slots, queue their files for reading, and return their timers in memory."""
+        """Move B0 past level-0 slots, queue their files for reading, and return their timers in memory."""
         near: list[tuple[int, int]] = []
         limit_ms = self._boundaries.limit_ms(0, now_ms)
         while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
@@ -575,7 +578,7 @@ class Partitions:
         return near
 
     def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue the file of a slot for reading, and return the slot's timers in memory as sort keys."""
+        """Queue the file of a slot for reading, and return the sort keys of the slot's timers in memory."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -585,7 +588,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return the first slot that has timers at or after the boundary of a level."""
+        """Return the first slot of a level, at or after the level's boundary, that contains timers."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -593,9 +596,9 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots that block a boundary and must be split now.
+        """Return the slots that must be split because they block a boundary.
 
-        Slots that will become passing are omitted.
+        Slots that are entirely in the past are omitted, because they become passing slots.
         """
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
@@ -604,9 +607,10 @@ class Partitions:
         )
 
     def _next_move_ms(self) -> int | None:
-        """Return the next time at which a boundary must move.
+        """Return the time at which the next boundary must move.
 
-        A boundary must move when it reaches a slot with timers, or when such a slot is entirely in the past.
+        A boundary must move when a slot that contains timers is to be read ahead or split, and when such a
+        slot is entirely in the past.
         """
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
@@ -630,12 +634,12 @@ class Partitions:
     def _head(self) -> Reading | None:
         """Return the reading that contains the next row.
 
-        In case of a tie, return the reading of the highest level.
+        If several readings have the same due time, return the reading of the highest level.
         """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Return the due time up to which the rows of `head` precede the rows of all other readings."""
+        """Return the due time up to which the rows of `head` precede those of other readings."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue
@@ -653,7 +657,7 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """Return the first file with unread rows that are due soon, unless enough rows are read ahead."""
+        """Return the slot to read next, or None if enough rows of each near slot have been read ahead."""
         wanted = [
             reading
             for reading in self._queue
@@ -672,16 +676,16 @@ class Partitions:
         return self._may_retry_ms(now_ms) if is_possible else None
 
     def _may_retry_ms(self, now_ms: int) -> int:
-        """Return the time of the next attempt after a failed read, or `now_ms` if the clock was set back."""
+        """Return the time of the next read attempt, which is delayed after a failed read."""
         return self._retry_ms if now_ms < self._retry_ms <= now_ms + _RETRY_MS else now_ms
 
     def _drop_done(self) -> None:
         self._queue = [reading for reading in self._queue if not reading.is_done]
 
-    # Methods that remove timers before the watermark.
+    # Methods that remove delivered timers.
 
     def _forget_passed(self) -> None:
-        """Drop the new timers in slots that end before the watermark."""
+        """Drop the in-memory timers of slots that end before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)
@@ -690,6 +694,6 @@ class Partitions:
         passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
 
     def _drop_passed_files(self) -> None:
-        """Drop the readings of files whose timers have all been delivered."""
+        """Drop the queued readings and shared slots whose timers have all been delivered."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
         self._shared.drop_passed(self.watermark[0])

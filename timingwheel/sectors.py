@@ -1,14 +1,14 @@
-"""Reads timer files. Bad sectors of the disk are returned as zeros, which do not match any CRC.
+"""Reads timer files. The contents of bad sectors are returned as zeros, which do not match any CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
 Therefore, a bad sector is handled in the same way as a flipped bit, and only the bytes of the sector are
 lost. Linux returns the bytes that precede an unreadable page, and reports the error on the next read.
-Therefore, a short read is continued at its end.
+Therefore, after a short read, reading continues at the end of the returned bytes.
 
-Only the error EIO of a read indicates a bad sector. If a bad sector is readable again later, it is still
-handled as unreadable (`services.broker.timers.timer_repair`). Weak spot: if most of a large file is
-unreadable, each of its blocks is tried, and a drive may take seconds per block.
+Only the error code EIO indicates a bad sector. A bad sector that becomes readable again is still treated as
+unreadable (`services.broker.timers.timer_repair`). Weak spot: If most of a large file is unreadable, an
+attempt is made to read each block, and the drive may take seconds per block.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16
-"""The maximum number of files that are tried. A drive may take several seconds to report that a file cannot
-be read."""
+"""The maximum number of files to try. A drive may take several seconds to report a read error."""
 
 Extent = tuple[int, int]
-"""A range of bytes in a file, from the first position up to the second position."""
+"""A byte range in a file, given by its start (inclusive) and its end (exclusive)."""
 
 
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
-    """Return up to `length` bytes, or fewer at the end of the file, and add unreadable ranges to `unread`.
+    """Return `length` bytes, or fewer at the end of the file, and add unreadable ranges to `unread`.
 
-    An unreadable block is returned as a full block of zeros, even if the file may end within the block. Raise
+    An unreadable block is returned as a full block of zeros, even if the file ends within the block. Raise
     OSError for any error other than EIO.
     """
     found: list[bytes] = []
@@ -61,7 +60,7 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return the concatenated bytes of several ranges (position, length) of a file.
+    """Return the concatenated contents of several ranges (position, length) of a file.
 
     Zeros are returned for positions after the end of the file. Raise OSError for any error other than EIO.
     """
@@ -77,9 +76,9 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) if the first byte cannot be read from any of several files.
+    """Raise OSError (EIO) if the first byte cannot be read from any of the given files.
 
-    If no file can be read, read errors do not mean that the files are damaged.
+    If no file at all can be read, the read errors do not mean that the files are damaged.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -101,14 +100,14 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add a range of bytes, and merge it with the last range if they are adjacent."""
+    """Add a byte range, and merge it with the last range if the two ranges are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))
 
 
 def _middle(first: int, end: int) -> int | None:
-    """Return the last block boundary before the middle, or None if all bytes are in a single block."""
+    """Return a block boundary near the middle of a byte range, or None if the range is within one block."""
     next_block = (first // _BLOCK_BYTES + 1) * _BLOCK_BYTES
     if end <= next_block:
         return None

@@ -1,16 +1,16 @@
-"""Manages shared slots, which are small slots of upper levels.
+"""Tracks shared slots, which are small upper-level slots.
 
-Shared slots are not split, and overlap slots of lower levels.
+A shared slot is not split, and overlaps the slots of lower levels.
 
-When the boundary of a level reaches a slot whose file has no more rows than a single read-ahead, the boundary
-advances past the slot. Timers that are set later are added to slots of the levels below. The timers in the
-file are read in due order and are merged with other timers by due time. Therefore, a store with few stored
-timers writes each timer only once, and boundaries can advance without a checkpoint.
+When the boundary of a level reaches a slot whose file contains no more rows than a single read-ahead, the
+boundary advances past the slot. Timers that are set later are added to slots of the levels below. The timers
+in the file are read in due order and merged with other timers by due time. Therefore, if a store contains few
+timers, each timer is written only once, and boundaries can advance without a checkpoint.
 
 Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
-set before the file was last written. A timer is in the first shared slot whose `last_offset` is not lower
-than the timer's offset. If no such slot exists, the slot is determined by the current boundaries. Cost: Only
-a few entries are kept in memory.
+set before the slot's file was last written. A timer is in the shared slot that covers its due time and has
+the lowest `last_offset` that is not lower than the timer's offset. If there is no such slot, the current
+boundaries determine the slot of the timer. Cost: Only a few entries are kept in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Remove the slots that end before a given time."""
+        """Remove the slots that end at or before `until_ms`."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:
@@ -45,5 +45,5 @@ class Shared:
 
     @classmethod
     def thawed(cls, frozen: Any) -> Shared:
-        """Return the shared slots from a snapshot."""
+        """Restore the shared slots from a snapshot."""
         return cls({slot_named(name): last_offset for name, last_offset in frozen.items()})

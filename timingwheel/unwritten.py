@@ -1,8 +1,8 @@
-"""Stores the timers that have not been written to a file yet.
+"""Keeps timers in memory until they are written to a file.
 
-The timers are grouped by slot and kept in insertion order, using 16 bytes each.
+The timers are grouped by slot and kept in insertion order. Each timer uses 16 bytes.
 
-A tombstone marks a timer in memory or in a file as deleted. A tombstone also uses 16 bytes.
+A tombstone marks a timer in memory or in a file as deleted, and also uses 16 bytes.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class NewRows:
         return found
 
     def check(self) -> None:
-        """Assert that `count` matches the entries of all slots. The check covers only a few hundred slots."""
+        """Assert that `count` equals the number of entries. At most a few hundred slots are examined."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add timers or tombstones, which are given as an array of `PAIR`, to their slots."""
+        """Add an array of timers or tombstones (`PAIR`) to the slots for their due times."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
@@ -94,7 +94,7 @@ class NewRows:
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
         """Move the entries of a slot to the levels below.
 
-        Tombstones for timers in the slot's file are not moved.
+        The tombstones of timers in the slot's file are not moved.
         """
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()

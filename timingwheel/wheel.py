@@ -1,30 +1,31 @@
 """Implements a hierarchical timing wheel.
 
-Setting, moving, and canceling a timer takes O(1) time, and timers expire in due order.
+Setting, moving, or canceling a timer takes O(1) time. Timers expire in due order.
 
 A timer is an integer whose meaning is defined by the caller. The wheel stores the due time of each pending
-timer. The slots of a wheel contain pairs of a due time and a timer (see `timingwheel.levels`). If a timer is
-canceled or moved, the old pair remains in its slot. A pair is valid only if it matches the current due time
-of the timer. A stale pair is dropped when its due time is reached. When half of the pairs are stale, all
-slots are swept one after the other. Without the sweep, stale pairs would accumulate if long leases end within
-milliseconds. During a sweep, each call that creates a stale pair checks `_SWEPT_EACH` pairs, so that no
-single call performs the whole sweep. Sweeping 200,000 pairs takes 40 to 130 ms. Rules:
+timer. Each slot of the wheel contains pairs, which consist of a due time and a timer (see
+`timingwheel.levels`). If a timer is canceled or moved, the old pair remains in its slot. A pair is valid only
+if it matches the current due time of the timer. A stale pair is dropped when its due time is reached. When
+half of the pairs are stale, all slots are swept one after another. Without the sweep, stale pairs would
+accumulate if leases with long timeouts end within milliseconds. During a sweep, each call that creates a
+stale pair checks `_SWEPT_EACH` pairs, so that no single call performs the entire sweep. Sweeping 200,000
+pairs takes 40 to 130 ms in total. Rules:
 
 * `advance(now_ms)` returns only timers that are due at or before `now_ms`.
 * Timers are returned in due order. Timers with the same due time are returned in the order in which they were
-  first set to this time.
-* The time of a wheel never decreases. A `now_ms` that is lower than an earlier value has no effect.
+  first set to that time.
+* The time of a wheel never decreases. If `now_ms` is lower than an earlier value, the time does not change.
 
-The start of the next occupied slot is cached, because searching for it after each call would cost as much as
-setting a timer.
+The start of the next occupied slot is cached, because searching for the slot on each call would take as long
+as setting a timer.
 
 Cost: Each timer uses one dictionary entry and up to four integers. An empty slot uses no memory. The wheel
-jumps from one occupied slot to the next, so idle periods of any length have no cost. A cascade moves all
-timers of a slot at once. A cascade takes at least 50 us, and less than 1 us per timer for thousands of
-timers.
+jumps from one occupied slot to the next, so the length of an idle period has no effect on the cost. A cascade
+moves all timers of a slot at once. A cascade takes at least 50 us, and less than 1 us per timer if the slot
+contains thousands of timers.
 
 Weak spot: A slot is always emptied as a whole. If a slot contains very many timers, the `advance` call that
-enters it takes a long time, regardless of `count_max`.
+enters the slot takes a long time, regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
 _EMPTY: Final = partial(array, "q")
-"""A function that creates an empty slot. A slot contains alternating due times and timers."""
+"""A function that creates an empty slot, which is an array of alternating due times and timers."""
 
 
 class Wheel:
-    """A timing wheel whose time starts at `now_ms`."""
+    """A timing wheel with the initial time `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -62,14 +63,12 @@ class Wheel:
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
         self._unswept: list[tuple[int, int]] = []
-        """The remaining slots (level, number) of a sweep. The last slot in the list is swept next."""
+        """The slots (level, number) that remain to be swept. The last slot in the list is swept next."""
         self._sweeping: array[int] | None = None
-        """The pairs of the slot that is currently being swept. `_kept` contains the valid pairs before
-        `_swept_to`."""
+        """The pairs of the slot that is being swept. `_kept` contains the valid pairs before `_swept_to`."""
         self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
         self._next_ms: int | None = _NEVER
-        """The start of the first occupied slot, `_NEVER` if no slot is occupied, or None if the start is
-        unknown."""
+        """The start of the next occupied slot, `_NEVER` if all slots are empty, or None if unknown."""
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -84,7 +83,7 @@ class Wheel:
     def schedule(self, timer: int, due_ms: int) -> None:
         """Set a timer, or move it to a new due time.
 
-        If the timer is already due, the next call of `advance` returns it.
+        If the timer is already due, the next call to `advance` returns the timer.
         """
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
@@ -118,9 +117,9 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Set the time to `now_ms`. Remove and return up to `count_max` due timers in due order.
+        """Advance the time to `now_ms`, and remove and return up to `count_max` due timers in due order.
 
-        The result contains pairs (due time, timer). If `count_max` timers are returned, more timers may be
+        The result is a list of pairs (due time, timer). If it contains `count_max` timers, more timers may be
         due, and the caller should call `advance` again.
         """
         due: list[tuple[int, int]] = []
@@ -131,7 +130,7 @@ class Wheel:
     def rebased(self, now_ms: int) -> Wheel:
         """Return a new wheel with the same timers and the time `now_ms`.
 
-        This method is used when the clock was set back.
+        This method is used after the clock has been set back.
         """
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
@@ -139,10 +138,10 @@ class Wheel:
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` must be called next, or None if there is none.
+        """Return the time at which `advance` must be called next, or None if no call is needed.
 
-        The time is not later than the next due time. The returned time may be the start of a slot whose
-        timers only cascade or have all been canceled.
+        The returned time is never later than the next due time. It may be the start of a slot whose timers
+        only cascade or have all been canceled.
         """
         if self._expired:
             return self.now_ms
@@ -166,7 +165,7 @@ class Wheel:
                 self._next_ms = start_ms
 
     def _left_behind(self, count: int) -> None:
-        """Count new stale pairs, and start a sweep or continue the current one."""
+        """Add `count` to the number of stale pairs, and start or continue a sweep if necessary."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -174,9 +173,8 @@ class Wheel:
                 self._sweep(self._owed_count)
                 self._owed_count = 0
         elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
-            # The count restarts at 0 even though the stale pairs still exist, because the sweep drops these
-            # pairs. If a pair in a slot that has already been swept becomes stale, it is left for the next
-            # sweep.
+            # The count is reset although the stale pairs still exist, because the sweep will drop these
+            # pairs. A pair that becomes stale after its slot has been swept is dropped by the next sweep.
             self._left_behind_count = 0
             self._unswept = [
                 (level, slot)
@@ -185,11 +183,11 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs, and drop stale pairs without changing the order of the others."""
+        """Check the next `count` pairs, and drop the stale pairs. The valid pairs remain in order."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
-            if pairs is not self._sweeping:  # The slot is new, or it was emptied and reused.
+            if pairs is not self._sweeping:  # The slot is new, or it was emptied and then reused.
                 self._sweeping, self._kept, self._swept_to = pairs, _EMPTY(), 0
             if pairs is None:
                 self._unswept.pop()
@@ -202,14 +200,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep those pairs of the current slot that match the due times of their timers."""
+        """Keep the given pairs of the current slot that match the current due times of their timers."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Replace all pairs of a fully checked slot with the valid pairs."""
+        """Replace the pairs of a completely checked slot with the valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -223,7 +221,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins at or before `now_ms`, or return False."""
+        """Empty the next occupied slot that begins at or before `now_ms`. Return False if there is none."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -242,8 +240,8 @@ class Wheel:
     def _next_slot(self) -> tuple[int, int, int] | None:
         """Return (level, slot, start in ms) for the first occupied slot, or None if no slot is occupied.
 
-        If several slots begin at the same time, the slot of the highest level is returned first, because its
-        timers are older and cascade to the lower slots.
+        If several slots begin at the same time, the slot of the highest level is returned, because its timers
+        were set earlier and cascade to the lower slots.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -255,7 +253,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Move the pairs of a slot to lower levels or, on level 0, to the expired timers."""
+        """Move the pairs of a slot to lower levels or, for a level-0 slot, to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -268,14 +266,14 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper-level slot that the current time has reached to lower levels.
+        """Move the pairs of an upper-level slot to lower levels when the current time has reached the slot.
 
-        All pairs for the same lower slot are moved at once, because a level-2 slot may contain all timers of
-        a minute.
+        All pairs for the same lower slot are moved at once, because a level-2 slot may contain all timers
+        that are due within a minute.
         """
-        # As in `levels.level_of`, the level is the highest byte in which the due time differs from the
-        # current time. All bytes at or above `level` are equal, so each pair is moved to exactly one lower
-        # level.
+        # As in `levels.level_of`, the level is the index of the highest byte in which the due time differs
+        # from the current time. All bytes with an index of `level` or higher are equal, so each pair is moved
+        # to exactly one lower level.
         differing = rows[:, 0] ^ self.now_ms
         for lower in range(level):
             bits = levels.SLOT_BITS * lower
@@ -294,9 +292,9 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Return the expired timers that are still pending.
+        """Move expired timers that are still pending to `due`, up to a list length of `count_max`.
 
-        A timer may have been moved or canceled in the meantime.
+        An expired timer may have been moved or canceled in the meantime.
         """
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()

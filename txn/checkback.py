@@ -1,5 +1,4 @@
-"""Schedules transaction check-backs. A check-back is a request to a producer for the outcome of a half
-message.
+"""Schedules transaction check-backs, which are requests to a producer for the outcome of a half message.
 
 When the immunity time of a half message has elapsed, up to `count_max` check-backs are sent at increasing
 intervals. If the last check-back remains unanswered, the half message expires. The delay doubles after each
@@ -50,8 +49,7 @@ class CheckBackPolicy:
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return the time of the check-back that follows check-back number `check_count`, sent at
-        `asked_ms`."""
+        """Return the time of the check-back after check-back number `check_count`, sent at `asked_ms`."""
         # The interval is doubled at most 32 times, because 10,000 doublings would result in a 10,000-bit
         # number.
         pause_ms = self.interval_ms << min(check_count - 1, 32)

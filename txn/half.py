@@ -69,8 +69,7 @@ def transaction_id_of(physical_offset: int, crc: int) -> str:
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return the offset in a transaction ID without verifying it, or -1 if the string is not a transaction
-    ID."""
+    """Return the unverified offset in a transaction ID, or -1 if the string is not a transaction ID."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
@@ -125,8 +124,7 @@ def commit_properties(message: Message) -> bytes:
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return a commit record that contains the message of a half message record with its real topic and
-    queue.
+    """Return the commit record for a half message record. The commit has the message's real topic and queue.
 
     If an operator has committed the half message, the record also contains the `reason`.
     """

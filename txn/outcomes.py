@@ -73,8 +73,7 @@ class Expired(NamedTuple):
     check_count: int = 0
     topic: str = ""
     late: tuple[tuple[str, int], ...] = ()
-    """The first `LATE_ENDS_MAX` attempts to end the expired half message, each with the requested outcome and
-    the time."""
+    """The requested outcomes and times of the first `LATE_ENDS_MAX` late attempts to end the half message."""
 
 
 LATE_ENDS_MAX: Final = 10
@@ -119,15 +118,13 @@ class Outcomes:
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the offsets of the open and expired half messages in a range of the log, in ascending
-        order."""
+        """Return the offsets of the open and expired half messages in a log range, in ascending order."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return the offsets of up to `count` half messages in a state, in ascending order from
-        `first_offset`.
+        """Return up to `count` offsets of half messages in a state, in ascending order from `first_offset`.
 
         If `state` is None, both open and expired half messages are included.
         """
