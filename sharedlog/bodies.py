@@ -1,7 +1,7 @@
-"""Splits the bodies of BYTES records into CommitLog records, and verifies their CRCs and offsets.
+"""Splits the bodies of BYTES records into CommitLog records, and verifies the CRC and offset of each.
 
-A leader computes the chain of the history from the bytes in its memory. Therefore, the chain cannot detect
-bytes that were corrupted in memory before it was computed.
+A leader computes the history chain from the bytes in its memory. Therefore, the chain does not detect bytes
+that were corrupted in memory before the chain was computed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLACE_AT: Final = 28
 
 
 def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
-    """Return the CommitLog records in `part`, which is a BYTES record at `offset` in the shared log.
+    """Return the CommitLog records in `part`, a BYTES record that has the given offset in the shared log.
 
-    Raise `LogDamaged` if a CommitLog record does not match its CRC or its CommitLog offset.
+    Raise `LogDamaged` if a CommitLog record does not match its CRC or contains an incorrect offset.
     """
     holds, place_of, start, found = record.crc_holds, _PLACE.unpack_from, part.start, []
     try:
@@ -42,7 +42,7 @@ def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
 
 
 def split_records(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records in a body. Blanks at the ends of segments are omitted.
+    """Yield the CommitLog records in a body. Blank records at the end of segments are omitted.
 
     Raise ValueError if the record lengths do not add up to the length of the body.
     """
@@ -55,7 +55,7 @@ def _split_body(body: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size > len(body):
             raise ValueError(f"the last {len(body) - at} are no record")
         record_bytes, magic = _HEAD.unpack_from(body, at)
-        if magic == record.MAGIC_BLANK:  # The length of a blank includes zero bytes that are not sent.
+        if magic == record.MAGIC_BLANK:  # The length field of a blank includes zeros that are not sent.
             at += record.BLANK_BYTES
             continue
         if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:

@@ -1,6 +1,6 @@
-"""Defines the interface of a shared log.
+"""Defines the interface of a shared log engine.
 
-The interface is implemented for a Kafka partition and for a PostgreSQL table.
+The interface is implemented by adapters for a Kafka partition and for a PostgreSQL table.
 
     append_if       appends records if the head of the log equals the writer's head, and otherwise does
                     nothing
@@ -10,9 +10,9 @@ The interface is implemented for a Kafka partition and for a PostgreSQL table.
     trim            deletes all records before an offset
     check_settings  reports settings that could cause accepted records to be lost
 
-An engine does not lose any accepted record if one of its machines fails. A call raises `Unknown` if its
-result is unknown, for example because the engine does not respond in time. Offsets always increase, but they
-may have gaps unless the engine is dense.
+An engine must not lose any accepted record if one of its machines fails. A call raises `Unknown` if its
+result is unknown, for example because the engine does not respond in time. Offsets always increase, but there
+may be gaps between offsets unless the engine is dense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder of the next record, and the position at which that record must begin."""
+    """The epoch and holder of a shared log, and the position at which the next record must begin."""
 
     epoch: int
     holder: bytes
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored record: its offset, its bytes, and the time at which it was appended in ms since 1970."""
+    """A stored record: its offset, its bytes, and the time of its append in ms since 1970."""
 
     offset: int
     stored: bytes
@@ -40,19 +40,19 @@ class Stored(NamedTuple):
 
 
 class Engine(Protocol):
-    """An engine that stores one shared log."""
+    """An engine that stores a single shared log."""
 
     @property
     def is_dense(self) -> bool:
-        """Return whether offsets are contiguous. In a dense engine, a gap means that a record was lost."""
+        """True if offsets are contiguous, so that a gap between two offsets means that a record was lost."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """If the head equals `head`, append records at contiguous offsets and set the head to `following`.
+        """If the head equals `head`, append records at contiguous offsets, and set the head to `following`.
 
         Return the offset of the last record, or None if the engine does not return an offset or cannot
-        confirm that the records are contiguous. Raise `Refused` if no record was appended, or `Unknown` if
-        the result is unknown. An engine that cannot compare heads always appends the records, and each fold
-        determines from their order in the log which records are valid.
+        confirm that the offsets are contiguous. Raise `Refused` if no record was appended, or `Unknown` if
+        the result is unknown. An engine that cannot compare heads always appends the records. In this case,
+        each reader determines from the order of the records which of them are valid.
         """
 
     def note(self, stored: bytes) -> None:
@@ -64,7 +64,8 @@ class Engine(Protocol):
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        At least one record is returned if any exists. Raise `Unknown` if the engine does not respond.
+        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
+        `Unknown` if the engine does not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
@@ -79,6 +80,6 @@ class Engine(Protocol):
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could cause a loss of records.
 
-        The message includes a command that changes the setting. The check does not wait for appends in
+        Each message includes a command that changes the setting. The check does not wait for appends in
         progress. Raise `Unknown` if the engine does not respond.
         """

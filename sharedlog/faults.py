@@ -12,13 +12,13 @@
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads records in order, so the faulty record is either record N or the last leader record before N. If
-both records match the records that this node has applied, the log is valid up to record N, and the fault is
-in the disk or memory of the other node.
+A node reads records in order, so a faulty record must be either record N or the last leader record before N.
+If both records match the records that this node has applied, the log is valid up to record N, and the fault
+is in the disk or memory of the other node.
 
 Cost: A few reads of up to `READ_BYTES` are required. Weak spot: If the engine is not dense, the loss of a
-record that is older than the records in `sharedlog.led` is not detected. After such a loss, the other node
-can fetch a later checkpoint from this node.
+record that is older than the records kept by `sharedlog.led` is not detected. After such a loss, the other
+node can fetch a later checkpoint from this node.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from sharedlog.led import LeaderRecord
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""The maximum size of a read in bytes. The size is limited because an append may have to wait for a read."""
+"""The maximum size of a read in bytes. Reads are limited because an append may have to wait for a read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
-    """Return the fault that stops another node at `record`, or "" if the log matches `fold`.
+    """Return a message about the fault that stops another node at `record`, or "" if there is no fault.
 
-    A trimmed record is not considered a fault. Raise `Halted` if the log contains a different history, or
-    `Unknown` or `Refused` if the engine does not respond.
+    The log is compared with the records applied by `fold`. A trimmed record is not considered a fault. Raise
+    `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does not
+    respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
@@ -61,13 +62,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return a fault if rows with the same record number differ, or "" if they are all equal."""
+    """Return a message if rows with the same record number differ, or "" if all rows are equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return the fault in a leader record that this node has applied, or "" if there is no fault.
+    """Return a message about the fault in a leader record applied by this node, or "" if there is no fault.
 
     A trimmed record is not considered a fault.
     """
@@ -105,7 +106,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 
 
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return the fault in a record, or "" if the record matches its CRC or does not belong to the cluster.
+    """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
 
     Each CRC mismatch is confirmed by a second read.
     """

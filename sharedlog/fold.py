@@ -1,15 +1,17 @@
-"""Implements the state machine that every reader of the shared log runs, including the leader.
+"""Implements the state machine of a shared log reader, which runs on every node, including the leader.
 
-A reader applies the records of the log in order. Each record either changes the right to write, extends the
-history, or is ignored. Readers do not need to communicate with each other. Readers that have applied the log
-up to the same record are in the same state.
+A reader applies the records of the log in order. Each record changes the right to write, extends the history,
+or is ignored. Readers do not need to communicate with each other, because all readers that have applied the
+same records are in the same state.
 
-    right to write    belongs to the holder of the newest EPOCH. Later records of other writers are ignored.
-    acceptance        applies to BYTES of that holder, in order. A flush is accepted when its last record has
-                      been read.
-    halt              is caused by a record that no legitimate writer can have appended after the records read
-                      so far. In this case, the engine has lost, duplicated, or changed a record, or has
-                      merged two histories. The fold does not try to determine which record is correct.
+    right to write    Only the holder of the newest EPOCH may write. Later records of other writers are
+                      ignored.
+    acceptance        The BYTES of this holder are accepted in order. A flush is accepted when its last record
+                      has been read.
+    halt              A reader halts at a record that no legitimate writer can have appended after the records
+                      read so far. Such a record shows that the engine has lost, duplicated, or changed a
+                      record, or has merged two histories. The reader does not try to determine which record
+                      is correct.
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
@@ -35,20 +37,22 @@ up to the same record are in the same state.
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 Up to `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSITIONS_MAX` positions are stored
-in each checkpoint. Older positions are not needed, because no engine retries an append for such a long time.
+in each checkpoint. Older positions are not needed, because no engine retries an append after such a long
+time.
 
-If an engine returns two records with the same offset, the second record is skipped if it has the same CRC-32.
-A duplicate record with a different CRC-32 halts the fold. A record whose offset is lower than that of the
-previous record halts the fold.
+If an engine returns two consecutive records with the same offset and the same CRC-32, the second record is
+skipped. A reader halts if the CRC-32s of the two records differ, or if the offset of a record is lower than
+that of the previous record.
 
-Foreign records are skipped and counted. If a record of this cluster does not match its CRC, it is read again.
-The fourth mismatch halts the fold. After a halt, the fold does not accept any further records.
+Records of other clusters are skipped and counted. If a record of this cluster does not match its CRC, the
+record is read again. The reader halts at the fourth mismatch. A reader that has halted does not accept any
+further records.
 
-Cost: A BLAKE2b hash is computed over all bytes, and each record requires about 5 us of CPU time. Memory: The
-positions use up to 1 MB, and the records of an unfinished flush are kept in memory. Weak spot: No reader can
-distinguish between records that were lost at the end of the log and records that were never written. The loss
-is detected when the next BEAT is read, or when a candidate reads the last record again before becoming the
-leader.
+Cost: A BLAKE2b hash of all bytes is computed, and each record requires about 5 us of CPU time. The positions
+use up to 1 MB of memory, and the records of an unfinished flush are also kept in memory. Weak spot: A reader
+cannot distinguish records that were lost at the end of the log from records that were never written. Such a
+loss is detected when the next BEAT is read, or when a candidate reads the last record again before becoming
+the leader.
 """
 
 from __future__ import annotations
@@ -80,13 +84,13 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""The fields of an EPOCH record that the leader can update with a BEAT record."""
+"""The EPOCH record fields that the leader can update with a BEAT record."""
 READS_MAX: Final = 4
-"""The number of failed CRC checks after which a record halts the fold."""
+"""The number of consecutive CRC mismatches of a record after which a reader halts."""
 
 
 class Outcome(Enum):
-    """The effect of a record on the state of the fold."""
+    """The effect that a record has on the state of a reader."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -104,7 +108,7 @@ _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, 
 
 
 class EpochRelation(Enum):
-    """The relation between the epoch and holder of a record and the newest epoch and holder."""
+    """The result of comparing the epoch and holder of a record with the newest epoch and its holder."""
 
     OLDER = "older"
     OURS = "ours"
@@ -133,9 +137,9 @@ class Position(NamedTuple):
 
 
 class FlushStart(NamedTuple):
-    """The state of the fold before the last accepted flush.
+    """The state of a reader before the last accepted flush.
 
-    The first record of the flush has the offset `next_offset`.
+    `next_offset` is the offset of the first record of the flush.
     """
 
     end: int
@@ -152,20 +156,20 @@ class Fold:
         self.end, self.chain = 0, CHAIN_AT_GENESIS
         """The CommitLog offset at the end of the accepted history, and the chain at that offset."""
         self.next_offset = 0
-        """The offset of the next record in the log of the engine."""
+        """The offset of the next record to apply."""
         self.last_read: tuple[int, int] | None = None
         """The offset and CRC-32 of the last record that was applied."""
         self.last_led: tuple[int, int] | None = None
-        """The offset and CRC-32 of the last valid leader record, which cannot appear in any other history."""
+        """The offset and CRC-32 of the last valid leader record, which no other history can contain."""
         self.led = LeaderRecords()
         """The newest records appended by leaders."""
         self.leads: dict[str, Any] = {}
-        """The contents of the newest EPOCH record, updated with later BEAT records of the same leader."""
+        """The facts in the newest EPOCH record, updated with those in later BEAT records of its leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The finalized version of the cluster."""
         self.holdings = Holdings()
-        """The copies of the store on the nodes."""
+        """The copies of the store that the nodes have announced."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
         """The number of records that were skipped because the engine returned them twice."""
@@ -179,14 +183,14 @@ class Fold:
 
     @property
     def is_founded(self) -> bool:
-        """True if the fold has applied a GENESIS record."""
+        """True if a GENESIS record has been applied."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """Return the position after the BYTES records of an unfinished flush.
+        """The position after the BYTES records of the unfinished flush.
 
-        If no flush is unfinished, return the end of the history.
+        If there is no unfinished flush, the position is the end of the history.
         """
         if not self._gathered:
             return Position(self.end, self.chain)
@@ -194,14 +198,14 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """Return the number of records collected so far for an unfinished flush."""
+        """The number of records of the unfinished flush that have been read so far."""
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Apply the next record, which has the offset `offset` in the log of the engine.
+        """Apply the next record, which is stored at `offset` in the shared log.
 
-        If the outcome is READ_AGAIN, the state is unchanged. Raise `Halted` if the record is not permitted in
-        the current state.
+        If the outcome is READ_AGAIN, the state is unchanged, and the caller must read the record again. Raise
+        `Halted` if the record is not permitted in the current state.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -230,9 +234,9 @@ class Fold:
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        A fold restored from this state resumes before any unfinished flush. If `before_flush` is true, the
-        restored fold resumes before the last accepted flush. `before_flush` may be set only immediately after
-        the flush was accepted.
+        A reader that is restored from this state continues at the start of the unfinished flush, if there is
+        one. If `before_flush` is true, the reader continues at the start of the last accepted flush. The
+        caller may set `before_flush` only immediately after the flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -253,9 +257,9 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore a fold from a checkpoint.
+        """Restore the fold state from a checkpoint.
 
-        Raise `TooOld` if the version of the checkpoint is not supported.
+        Raise `TooOld` if this program does not support the finalized version in the checkpoint.
         """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
@@ -277,14 +281,15 @@ class Fold:
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
-        """Return the relation between the epoch and holder of a record and the newest epoch and holder."""
+        """Compare the epoch and holder of a record with the newest epoch and its holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # There is one method for each kind of record. Only these methods and `_record_read` modify the state.
+    # The following methods apply one kind of record each. Only these methods and `_record_read` modify the
+    # state.
 
     def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -347,7 +352,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add a BYTES record to the current flush. The flush is accepted when its last record is added."""
+        """Add a BYTES record to the current flush, and accept the flush if the record is its last one."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -373,9 +378,9 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a record that duplicates the last applied record.
+        """Skip a record that is a duplicate of the last record read.
 
-        Halt if the record is not an exact duplicate.
+        Halt if the record has a different offset or different content.
         """
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
@@ -410,7 +415,7 @@ class Fold:
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
         """Return whether a record was appended by the current leader.
 
-        Halt if the EPOCH record of the writer is missing.
+        Halt if the EPOCH record of the record's writer is missing.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -419,7 +424,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if a record begins beyond the history that has been read so far."""
+        """Halt if a record begins after the end of the history that has been read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -439,13 +444,13 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of an EPOCH record, updated with the contents of a BEAT record."""
+    """Return the facts in an EPOCH record, updated with the facts in a BEAT record."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
 
 class Positions:
-    """The newest positions of a history.
+    """The newest positions in a history.
 
     Each position consists of a CommitLog offset and a chain, and uses 16 bytes.
     """
@@ -453,11 +458,11 @@ class Positions:
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """The position at the beginning of the history, which is never discarded."""
+        """The position at the start of the history, which is never discarded."""
 
     @property
     def count(self) -> int:
-        """Return the number of positions in memory."""
+        """The number of positions in memory."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
@@ -487,7 +492,7 @@ class Positions:
         return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
-        """Discard all positions after `end`."""
+        """Discard all positions whose offsets are higher than `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()

@@ -1,32 +1,33 @@
-"""Tracks the copies of the store, which each node announces in the shared log.
+"""Tracks the copies of the store that the nodes have announced in the shared log.
 
-The announcements determine how far the log can be trimmed.
+The announcements determine up to which record the log can be trimmed.
 
-    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
-                 certificate                            needs no record before next_record again
-    HOLD         node, next_record                      the node has no copy, and reads from there
-    both         supports, finalized                    see `sharedlog.versions`
-    BEAT         forget                                 an operator has removed a node permanently
-    either       unreached: epoch, number               clients call this node, and the leader of that epoch
-                                                        does not answer the forwarded calls
-                 unreadable: record, end, why           the node has read the log up to `end`, and cannot
-                                                        read that record
+    CHECKPOINT   node, next_record, end, http, secret,  A checkpoint was synced and verified. The node no
+                 certificate                            longer needs the records before next_record.
+    HOLD         node, next_record                      The node has no copy, and reads the log from
+                                                        next_record on.
+    both         supports, finalized                    See `sharedlog.versions`.
+    BEAT         forget                                 An operator has removed a node permanently.
+    either       unreached: epoch, number               The node forwards client calls to the leader of the
+                                                        epoch, but the leader does not respond.
+                 unreadable: record, end, why           The node has read the history up to `end`, but cannot
+                                                        read the record.
 
 Rules
-1. Records are trimmed if they precede the lowest `next_record` of all known nodes, but only while at least
-   two nodes have a copy. Therefore, the content of each trimmed record exists on two machines.
-2. An offline node prevents trimming beyond its last announcement until an operator removes the node. If a
-   removed node restarts after the log has been trimmed, it fetches the copy of another node.
-3. Only the newest announcement of a node is used, even if `next_record` has decreased, because the node may
-   have lost its disk.
-4. A node that is not mentioned in the log does not prevent trimming. Therefore, a new node first appends a
-   HOLD record. If the log is trimmed before the HOLD is appended, the node fetches another copy.
+1. A record is trimmed if it precedes the lowest `next_record` of all known nodes, but only while at least two
+   nodes have a copy. Therefore, the content of each trimmed record exists on at least two machines.
+2. An offline node prevents trimming beyond its last announced `next_record` until an operator removes the
+   node. If a removed node restarts after the log has been trimmed, the node fetches a copy from another node.
+3. Only the newest announcement of each node is used, even if `next_record` has decreased, because the node
+   may have lost its disk.
+4. A node that has not made an announcement does not prevent trimming. Therefore, a new node first appends a
+   HOLD record. If the log is trimmed before the HOLD record is appended, the node fetches a newer copy.
 
-Other nodes use the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
-secret, but can also read all data in the log.
+Other nodes need the secret to fetch the copy over HTTP. A user who can read the shared log can read the
+secret, but can also read all data in the log directly.
 
-Cost: Each checkpoint requires one record. Up to `NODES_MAX` nodes are tracked. Additional nodes are ignored
-when the log is trimmed.
+Cost: Each checkpoint requires one additional record. Up to `NODES_MAX` nodes are tracked. Additional nodes do
+not prevent trimming.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ COPIES_MIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The copy of the store on a node. The copy contains the history up to `end`.
+    """The copy of the store on a node, which contains the history up to `end`.
 
-    The copy includes all records of the shared log before `next_record`. If the node has no copy, `end` is
-    None.
+    The copy includes the content of all shared log records before `next_record`. If the node has no copy,
+    `end` is None.
     """
 
     next_record: int
@@ -54,27 +55,27 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The contents of the GENESIS record, which are needed after the record has been trimmed."""
+    """The facts in the GENESIS record, which are needed after the record has been trimmed."""
     certificate: str = ""
     """The TLS certificate of the node at `http` in PEM format, or "" if the node uses HTTP without TLS."""
     supports: int = OLDEST
-    """The newest cluster version that is supported by the program running on the node."""
+    """The newest cluster version supported by the program that runs on the node."""
     finalized: int = OLDEST
-    """The finalized version of the cluster at the last record that the node has read."""
+    """The finalized version of the cluster, as of the last record that the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the holding that is described by the body of a CHECKPOINT or HOLD record."""
+        """Return the holding described by the facts in a CHECKPOINT or HOLD record."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the body of the record with which `node` announces this holding."""
+        """Return the facts for the record in which `node` announces this holding."""
         return {"node": node} | asdict(self)
 
 
 class Unreadable(NamedTuple):
-    """The number of an unreadable record, the end of the history before that record, and the reason."""
+    """An unreadable record: its number, the end of the history before the record, and the reason."""
 
     record: int
     end: int
@@ -87,12 +88,12 @@ class Holdings:
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """The epoch and number from the newest report of each node about an unreachable leader.
+        """The epoch and number in each node's newest report about an unreachable leader.
 
         This field is not included in checkpoints.
         """
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that each node cannot read. The entry is removed when the node has a later copy.
+        """The record that each node cannot read, until the node's copy includes the record.
 
         This field is not included in checkpoints.
         """
@@ -119,7 +120,7 @@ class Holdings:
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Remove a node that an operator has permanently removed."""
+        """Remove the entries of a node that an operator has removed permanently."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
@@ -132,7 +133,7 @@ class Holdings:
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return the copies of other nodes that include all records before `from_record`, newest first."""
+        """Return the other nodes' copies that include all records before `from_record`, newest copy first."""
         found = [
             (node, one)
             for node, one in self.all().items()
@@ -142,19 +143,19 @@ class Holdings:
 
     @property
     def trims_below(self) -> int:
-        """Return the record before which all records can be trimmed, or 0 if none can be trimmed."""
+        """The first record that must be kept when the log is trimmed, or 0 if the log must not be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0
         return min(one.next_record for one in held)
 
     def freeze(self) -> dict[str, Any]:
-        """Return the state to be stored in a checkpoint."""
+        """Return the state for a checkpoint."""
         return {node: asdict(one) for node, one in self.all().items()}
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Holdings:
-        """Restore the state from a checkpoint."""
+        """Restore the holdings from a checkpoint."""
         holdings = cls()
         holdings._by_node = {node: Holding.of(facts) for node, facts in frozen.items()}
         return holdings

@@ -27,9 +27,9 @@ it.
 Rules:
 
 * `near_until_ms` is the lowest boundary, which is called B0. The caller must schedule every new timer that is
-  due before B0. When `advance` moves B0 past a slot, it returns the slot's timers that are in memory. It also
-  queues the slot's file for reading, up to the current length of the file. As a result, each timer is
-  returned to the caller exactly once.
+  due before B0. When `advance` moves B0 past a slot, it returns the slot's timers that are in memory.
+  `advance` also queues the slot's file for reading, up to the current length of the file. As a result, each
+  timer is returned to the caller exactly once.
 * Near timers are also stored in files, because they may be needed after a restart. A near timer is dropped
   when `watermark`, which is the sort key of the last delivered timer, reaches the timer. All timers up to the
   watermark have ended, and no timer may be added at or before the watermark.
@@ -198,8 +198,7 @@ class Partitions:
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time at which `advance` or `take_due` must be called next, or None if no call is
-        needed."""
+        """Return the time of the next required call to `advance` or `take_due`, or None if there is none."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -632,14 +631,14 @@ class Partitions:
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the reading that contains the next row.
+        """Return the `Reading` that contains the next row.
 
-        If several readings have the same due time, return the reading of the highest level.
+        If several `Reading`s have the same due time, return the one whose slot has the highest level.
         """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Return the due time up to which the rows of `head` precede those of other readings."""
+        """Return the due time up to which the rows of `head` precede the rows of all other slots."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue
@@ -694,6 +693,6 @@ class Partitions:
         passing[:] = [slot for slot in passing if slot.end_ms > until_ms or self._is_on_disk(slot)]
 
     def _drop_passed_files(self) -> None:
-        """Drop the queued readings and shared slots whose timers have all been delivered."""
+        """Remove the queued files and shared slots whose timers have all been delivered."""
         self._queue = [reading for reading in self._queue if reading.slot.end_ms > self.watermark[0]]
         self._shared.drop_passed(self.watermark[0])
