@@ -1,24 +1,25 @@
-"""Implements leadership over a shared log: candidacy, writing, and the proof of each append.
+"""Implements the leadership of a shared log: candidacy, writing, and the proof of each append.
 
-    candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder, and
-                reads up to this record. The holder in the newest EPOCH record of the log is the leader. The
-                candidate then reads the record before the EPOCH record again. This record has changed if the
-                engine has lost the end of the log and other records were appended.
+    candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder ID,
+                and reads up to this record. The leader is the holder in the newest EPOCH record of the log.
+                The candidate then reads again the record that precedes its EPOCH record. If the record has
+                changed, the engine has lost the end of the log, and other records were appended.
     writing     A flush consists of one or more BYTES records, the last of which is marked. Only one flush is
                 in flight at a time.
-    proof       From the response of the engine, only the following conclusions can be drawn:
+    proof       Only the following conclusions can be drawn from the engine's response to an append:
 
-                answer                                   conclusion
+                response                                 conclusion
                 success at the expected offset           accepted, as no other node has written in between
                 success at another or unknown offset     none: append a BEAT, read it, and check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that steps down no longer uses its tables to respond to calls, because they may contain records that
-were not accepted. An engine with compare-and-set (`sharedlog.engine`) always gives either the first response
-or the third response.
+A leader that has stepped down no longer uses its in-memory tables to respond to calls, because the tables may
+contain records that were not accepted. An engine that compares heads (`sharedlog.engine`) never succeeds at
+another or unknown offset.
 
-Cost: No additional records or copies are needed. Weak spot: Each successful append without proof requires a
-BEAT record and a read. Therefore, appends are slow if an engine never returns the expected offset.
+Cost: A proven append requires no additional records or copies. Weak spot: Each successful append that is not
+proven requires a BEAT record and a read. Therefore, appends are slow if an engine never returns the expected
+offset.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """The conclusion drawn from the engine's response to an append."""
+    """The conclusion that the engine's response to an append allows."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
 
 
 class Candidate:
-    """A node's attempt to become the leader, after `fold` has read to the end of the log."""
+    """A node's candidacy for the leadership. `fold` must have read the log to its end."""
 
     def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
         assert fold.is_founded, "only who has read the history from its first record may stand"
@@ -57,11 +58,11 @@ class Candidate:
 
     @property
     def record_to_verify(self) -> int | None:
-        """Return the offset of the record to read again before leading, or None if no record was read."""
+        """The offset of the record to be read again before the node leads, or None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate has become the leader, after `fold` has read its EPOCH record.
+        """Return whether the candidate is the leader. `fold` must have read the candidate's EPOCH record.
 
         `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if this record was trimmed.
         Raise `Halted` if the record at `record_to_verify` has changed.
@@ -72,18 +73,18 @@ class Candidate:
 
 
 class Leader:
-    """Creates the records that a leader appends. The first record follows the history in `fold`."""
+    """Creates the records of a leader. The first record continues the history that `fold` has read."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The position after the last record that the leader has written."""
+        """The position after the last record that the leader has created."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
     def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES records of a flush. The parts must be contiguous and begin at `position`."""
+        """Return the BYTES records for a flush. The parts must be contiguous and begin at `position`."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
@@ -100,15 +101,15 @@ class Leader:
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
         """Return a BEAT record.
 
-        If this record is accepted, all records that the leader has written before are also proven.
+        If the BEAT is accepted, all earlier records of the leader are also proven.
         """
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Record the successful append of `count` records, and return the conclusion.
+        """Record the successful append of `count` records, and return whether the records are proven.
 
         `offset` is the offset of the last record, or None if the engine does not return it. A failed append
-        is not recorded, because the leader steps down after a failure.
+        must not be recorded, because the leader steps down after a failure.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -117,10 +118,9 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def check_proof(self, fold: Fold) -> bool:
-        """Return whether a fold that has read the leader's last BEAT record proves all of its records.
+        """Return whether `fold`, after reading the leader's last BEAT, proves all records of the leader.
 
-        The leader continues if the fold proves its records. If the fold does not prove the records, the
-        leader steps down.
+        If the result is true, the leader continues. Otherwise, the leader must step down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -136,7 +136,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each record of a flush, and the number of zero bytes that follow the body."""
+    """Yield the body of each BYTES record for a flush, and the number of zero bytes that follow the body."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -153,7 +153,7 @@ def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _split_part(part: bytes) -> Iterator[bytes]:
-    """Yield a part. If the part is too large for one record, it is split at CommitLog record boundaries."""
+    """Split a part at CommitLog record boundaries if it is too large for one BYTES record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
         # A blank may extend beyond the part.

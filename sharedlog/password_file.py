@@ -1,11 +1,11 @@
-"""Reads the password of an engine user from a file. The file is read for each new connection.
+"""Reads the password for an engine from a file. The file is read again for each new connection.
 
-A password in a URL cannot be changed while the process is running, and is visible in the process list. A
+A password in a URL is visible in the process list, and cannot be changed while the process is running. A
 password in a file can be changed without a restart. New sessions use the new password, and open sessions are
 not affected.
 
-Weak spot: After the password has been changed in the engine, the engine refuses new sessions until the file
-has been changed as well. Open sessions are not closed.
+Weak spot: When the password is changed in the engine, the engine rejects new sessions until the file is
+changed as well. Open sessions remain open.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""The URL parameter that specifies the path of the file."""
+"""The name of the URL parameter that specifies the file path."""
 BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A file whose first line contains a password."""
+    """A file that contains a password in its first line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -30,7 +30,7 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the password from the file.
+        """Return the password that the file contains.
 
         Raise `SessionRefused` if the file cannot be read or its first line is empty.
         """

@@ -1,11 +1,11 @@
-"""Verifies row counts and the unique index, which show whether a log contains each record exactly once.
+"""Checks whether a log contains each record exactly once, based on record numbers and the unique index.
 
 A check reads a range of record numbers in a single snapshot. The check detects gaps, duplicates, lost rows at
-the beginning or end, and a missing or invalid unique index on the record numbers. For a new log, this index
-is created by `found`, and PostgreSQL creates it on each new partition.
+the start or end of the log, and a missing or invalid unique index on the record numbers. The `found` method
+creates this index for a new log, and PostgreSQL creates the index on each new partition.
 
-Cost: A check reads at most `RANGE_RECORDS` index entries. Weak spot: A check does not detect that the content
-of a record has changed. Changed content is detected by the CRC of the record or by the chain
+Cost: A check reads at most `RANGE_RECORDS` index entries. Weak spot: A check does not detect changes to the
+content of a record. Such changes are detected by the CRC of the record or by the history chain
 (`sharedlog.scrub`).
 """
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
-"""The maximum number of gaps and duplicates that are reported by one check."""
+"""The maximum number of gaps and duplicates that a check reports."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
 FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = '{log}_record'::regclass
 """
-"""This query returns the first record number of the oldest partition. The result is the start of the log,
-because trimming drops whole partitions."""
+"""This query returns the first record number of the oldest partition, at which the log begins, because
+trimming drops whole partitions."""
 _EDGES: Final = "SELECT min(record), max(record) FROM {log}_record"
 _STEPS: Final = """
 SELECT record, following FROM (
@@ -44,13 +44,13 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
     """Check up to `RANGE_RECORDS` records, starting at `from_record` or at the first record of the log.
 
-    The connection must be in autocommit mode. Raise `NoCluster` if the log has no head. Exceptions raised by
-    psycopg are not converted.
+    The connection must be in autocommit mode. Raise `NoCluster` if the head of the log is missing. Exceptions
+    of psycopg are not converted.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # The lock is acquired before the first query, which takes the snapshot, so that no partition in the
-        # snapshot is dropped.
+        # The lock is acquired before the first query takes the snapshot, so that no partition in the snapshot
+        # can be dropped.
         _execute(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _fetch_row(connection, _HEAD, log)
         (first,) = _fetch_row(connection, _FIRST, log)
@@ -66,7 +66,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a message about records lost at the beginning or end of the log, or "" if there are none."""
+    """Return a message if records were lost at the start or end of the log, or "" otherwise."""
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
@@ -80,7 +80,7 @@ def _describe_edge(log: str, first: int, last: int, least: int | None, most: int
 
 
 def _describe_gap(log: str, record: int, following: int) -> str:
-    """Return a message about two adjacent rows whose record numbers are not consecutive."""
+    """Return a message for two adjacent rows whose record numbers are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
     return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
@@ -109,5 +109,5 @@ def _fetch_row(connection: psycopg.Connection[Any], statement: str, log: str) ->
 def _execute(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
-    """Format and execute a statement. Identifiers cannot be passed to PostgreSQL as query parameters."""
+    """Insert identifiers into a statement and execute it. Query parameters cannot be identifiers."""
     return connection.execute(statement.format(**names).encode(), values or None)

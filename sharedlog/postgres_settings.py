@@ -1,6 +1,6 @@
-"""Checks the PostgreSQL settings that a durable shared log requires.
+"""Checks the PostgreSQL settings that are required for a durable shared log.
 
-The messages include the commands that change the settings.
+Each message includes the command that changes the setting.
 
 fsync, full_page_writes      must be on; otherwise, a power failure can cause the loss of accepted records or
                              of the database
@@ -11,8 +11,8 @@ synchronous_standby_names    requires a number of synchronous standbys; if there
 a standby, or read only      cannot be used, because the server rejects writes
 no synchronous standby       is allowed but reported, because accepted records exist on only one machine
 
-Weak spot: The settings of the primary do not show whether a standby syncs its writes, or whether two standbys
-run on the same machine.
+Weak spot: The settings of the primary do not show whether a standby syncs its writes to disk, or whether two
+standbys run on the same machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 class Settings(NamedTuple):
     """The settings of a session and the state of the standbys.
 
-    Values and sources are keyed by setting name.
+    `values` and `sources` are keyed by setting name.
     """
 
     values: dict[str, str]
@@ -43,15 +43,15 @@ class Settings(NamedTuple):
     standby_names: str
     """The value of `synchronous_standby_names`."""
     in_step: list[str]
-    """The `application_name` of each standby that a commit waits for."""
+    """The `application_name` of each synchronous standby."""
     standby_count: int
-    """The number of connected standbys, including asynchronous standbys and standbys that are catching up."""
+    """The number of connected standbys, including asynchronous ones and those that are catching up."""
     unseen_count: int
     """The number of standbys whose `sync_state` is not visible to this user."""
 
     @property
     def needed_count(self) -> int:
-        """Return the number of standbys that must confirm a commit before it is acknowledged."""
+        """The number of standbys that must confirm a commit before the commit is acknowledged."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -59,7 +59,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a message for each setting that causes records to be lost or rejected."""
+    """Return a message for each setting that can cause records to be lost or rejected."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -81,7 +81,7 @@ def find_setting_faults(found: Settings) -> list[str]:
 def find_risky_settings(found: Settings) -> list[str]:
     """Return a message for each setting that is allowed but risky.
 
-    The message includes a command to change the setting.
+    Each message includes a command that changes the setting.
     """
     said = []
     if not found.needed_count and not found.is_standby:
@@ -100,9 +100,9 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message about the data loss that can result from a disabled setting.
+    """Return a message about the data loss that a disabled setting can cause.
 
-    The message includes a command to enable it.
+    The message includes a command that enables the setting.
     """
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
@@ -138,14 +138,14 @@ def _alter_system(name: str, value: str) -> str:
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that changes a setting for a user in a database.
+    """Return the command that changes a setting for the sessions of a user in a database.
 
-    This setting overrides the server setting.
+    Such a setting overrides the server setting.
     """
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 
 def _quote(name: str) -> str:
-    """Return a name as an SQL identifier, which is quoted if necessary."""
+    """Return a name as an SQL identifier, with quotation marks if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

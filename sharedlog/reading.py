@@ -1,12 +1,12 @@
 """Reads the records of a shared log in order, and applies each record to a fold.
 
-If a record does not match its CRC, it is read up to `fold.READS_MAX` times. If the next record for a fold was
-trimmed, `Trimmed` is raised, and the node needs a checkpoint. In a dense engine, a gap between two records
-raises `LogDamaged`. In any other engine, the chain of the history shows whether bytes are missing
-(`sharedlog.fold`). The function `records` reads the log without a fold.
+A record that does not match its CRC is read up to `fold.READS_MAX` times. If the next record to apply was
+trimmed, `Trimmed` is raised, and the node needs a checkpoint from another node. If the engine is dense, a gap
+between two records raises `LogDamaged`. If the engine is not dense, the history chain shows whether bytes are
+missing (`sharedlog.fold`). The function `records` reads the log without applying the records to a fold.
 
-Weak spot: A reader cannot distinguish whether the first record was lost or trimmed, but the scrub detects the
-loss (`sharedlog.scrub`).
+Weak spot: If the first record is missing, a reader cannot determine whether the record was lost or trimmed. A
+loss is detected by the scrub (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Apply all existing records that follow the fold's last record, and yield each record with its outcome.
+    """Apply all records that follow the last applied record, and yield each record with its outcome.
 
-    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is not permitted, or `Unknown` if the
-    engine does not respond.
+    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is not permitted in the current state
+    of the fold, or `Unknown` if the engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
@@ -38,9 +38,9 @@ def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 
 
 def read_until(engine: Engine, fold: Fold, until: int) -> None:
-    """Read until the fold has applied all records before an offset.
+    """Read and apply records until the fold has applied all records before the offset `until`.
 
-    Raise the exceptions of `read_steps`, or `Halted` if the log ends before the offset.
+    Raise the same exceptions as `read_steps`. Also raise `Halted` if the log ends before this offset.
     """
     if fold.next_offset >= until:
         return
@@ -53,11 +53,11 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all existing records in order, without using a fold.
+    """Yield all records of the log in order, without applying them to a fold.
 
-    Records that cannot be read, do not match their CRC, or belong to other clusters are skipped. If `cluster`
-    is None, the records of all clusters are returned. Raise `Unknown` if the engine does not respond, or
-    `LogDamaged` if the engine does not return the number of an unreadable record.
+    Records are skipped if they cannot be read, do not match their CRC, or belong to another cluster. If
+    `cluster` is None, the records of all clusters are returned. Raise `Unknown` if the engine does not
+    respond, or `LogDamaged` if the engine reports an unreadable record without its record number.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -77,9 +77,9 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap. If the engine is not dense, return all records.
+    """Return the records of a read up to the first gap. If the engine is not dense, ignore gaps.
 
-    Raise `Trimmed` or `LogDamaged` if the next record for the fold is missing.
+    Raise `Trimmed` or `LogDamaged` if the next record to apply is missing.
     """
     expected = fold.next_offset
     for number, one in enumerate(found):
@@ -92,9 +92,9 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise `Trimmed` or `LogDamaged` if there is a gap before a record.
+    """Raise the exception for a gap before the record at `offset`: `Trimmed` or `LogDamaged`.
 
-    If the engine allows such a gap, do nothing.
+    Do nothing if the engine allows the gap.
     """
     first, end = engine.bounds()
     if first > expected:

@@ -1,6 +1,6 @@
 """Defines the record format of a shared log.
 
-A record identifies its writer, its epoch, and its position in the history.
+Each record identifies its writer, its epoch, and its position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -17,12 +17,12 @@ A record identifies its writer, its epoch, and its position in the history.
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records in BYTES, or a JSON object in the other kinds
 
-A record kind or body version that older programs cannot read is written only if the finalized version of the
-cluster guarantees that all nodes support it (`sharedlog.versions`).
+If older programs cannot read a record kind or body version, it is written only if the finalized version of
+the cluster guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the whole history. The chain is a 64-bit BLAKE2b
-hash of the previous chain, start, zeros, and body. If two histories have the same chain at the same end
-offset, they contain the same bytes, except in case of a hash collision.
+Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
+hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end offset
+contain the same bytes, unless a hash collision occurs.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -35,8 +35,8 @@ offset, they contain the same bytes, except in case of a hash collision.
     CHECKPOINT   by any node                              its holding, synced and read back
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: Each record requires 79 additional bytes, and BLAKE2b is computed at 1 GB/s. Weak spot: A 64-bit chain
-detects accidental differences between histories, but it does not protect against a forged history.
+Cost: Each record has an overhead of 79 bytes, and BLAKE2b hashes are computed at 1 GB/s. Weak spot: A 64-bit
+chain detects accidental differences between histories, but it does not protect against a forged history.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""The maximum size of the body of a BYTES record in bytes. A body may be larger only if it contains a single
-CommitLog record."""
+"""The maximum size of a BYTES body in bytes. Only a body with a single CommitLog record may be larger."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -65,7 +64,7 @@ HEAD_BYTES: Final = _HEAD.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """The kind of a record."""
+    """The kind of a shared log record."""
 
     GENESIS = 1
     EPOCH = 2
@@ -103,18 +102,18 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """Return the CommitLog offset after the bytes of this record."""
+        """The CommitLog offset after the bytes of this record."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the decoded JSON body of a record. The record may be of any kind except BYTES."""
+        """The decoded JSON body. BYTES records do not have a JSON body."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
 
 def encode(record: SharedRecord) -> bytes:
-    """Return the encoded bytes of a record."""
+    """Encode a record."""
     assert len(record.cluster) == len(record.holder) == ID_BYTES, "an id of another length"
     head = _HEAD.pack(
         MAGIC,
@@ -133,7 +132,7 @@ def encode(record: SharedRecord) -> bytes:
 
 
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
-    """Decode a record that belongs to `cluster`, or to any cluster if `cluster` is None.
+    """Decode a record of the given cluster, or of any cluster if `cluster` is None.
 
     Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if the record does not match
     its CRC.
@@ -159,5 +158,5 @@ def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Return the JSON body that represents the given facts. Equal facts always result in equal bytes."""
+    """Return the JSON body for the given facts. Equal facts always result in equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

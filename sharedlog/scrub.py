@@ -1,4 +1,4 @@
-"""A background task in which the leader verifies all records of the shared log in small steps.
+"""Implements the scrub, a background task in which the leader verifies the shared log in small steps.
 
     count   compares the number of rows in a range with the record numbers, for engines with rows
             (`sharedlog.postgres_rows`). This check detects lost and duplicated records.
@@ -10,14 +10,14 @@
     pass    a sequence of checks that covers all ranges from the first record of the log to its end. The
             faults found by a pass are reported until the end of the next pass.
 
-The scrub only reports faults, together with their record numbers. A reader halts when it reaches a faulty
-record (`sharedlog.reading`, `sharedlog.fold`).
+The scrub only reports faults and their record numbers. A reader halts when it reaches a faulty record
+(`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: Each check counts up to 200,000 rows and performs up to `READS` reads of `READ_BYTES`, regardless of the
-size of the log. A pass over 1 GiB takes four hours. Weak spot: The scrub cannot detect that a record was
+Cost: Each step counts up to 200,000 rows and performs up to `READS` reads of `READ_BYTES`, regardless of the
+size of the log. A pass over 1 GiB takes four hours. Weak spot: The scrub does not detect that a record was
 replaced by another valid record of the same cluster, or that a Kafka topic has lost a record. Such a fault is
-detected by a reader of the history. The reader reports the record, and the leader then checks it
-(`sharedlog.faults`).
+detected by a node that reads the history. The node reports the record, and the leader then checks the
+reported record (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""The maximum number of faults that are stored per pass."""
+"""The maximum number of faults that are stored for each pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class CheckResult(NamedTuple):
-    """The result of a check, with a message for each fault and the record at which the next check begins."""
+    """The result of a check: a message for each fault, and the record at which the next check begins."""
 
     faults: list[str]
     next_record: int
@@ -45,17 +45,17 @@ class CheckResult(NamedTuple):
 
 
 class Rows(Engine, Protocol):
-    """An engine whose rows can be counted."""
+    """An engine that can count its rows."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows in a range, and compare the result with the record numbers.
+        """Count the rows in a range of the log, and compare the count with the record numbers.
 
         Raise `Unknown` or `Refused` if the engine does not respond.
         """
 
 
 class _ScrubPass:
-    """A series of checks from the first record of the log to its end, which is then repeated."""
+    """A sequence of checks from the first record of the log to its end, which is repeated indefinitely."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
@@ -66,11 +66,11 @@ class _ScrubPass:
 
     @property
     def faults(self) -> list[str]:
-        """Return the faults found by the current pass and the previous pass."""
+        """The faults found by the current pass and by the previous pass."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def add_result(self, looked: CheckResult, now_ms: int) -> None:
-        """Add the result of a check."""
+        """Add the result of a check to the current pass."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -79,9 +79,9 @@ class _ScrubPass:
 
 
 class Scrub:
-    """The scrub of a shared log. `cluster` is the cluster ID, and `clock` is a monotonic clock in ms.
+    """A scrub of a shared log. `cluster` is the cluster ID, and `clock` is a monotonic clock in ms.
 
-    `needed` returns the next record of each node.
+    `needed` returns the first record that each node still needs.
     """
 
     def __init__(
@@ -94,17 +94,17 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """The faults found by the last two checks for deleted records that nodes still need."""
+        """The deletion faults found by the previous check. Only faults found by two checks are reported."""
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
-        """Return a message for each current fault in the log."""
+        """A message for each fault that is currently known."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """For each kind of pass, return the time in ms since the last pass and the number of passes."""
+        """Return, for each kind of check, the time since the last pass in ms and the number of passes."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -116,8 +116,8 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges of the log.
 
-        Raise `Unknown` or `Refused` if the engine does not respond. After an error, the next call continues
-        at the same record.
+        Raise `Unknown` or `Refused` if the engine does not respond. After an exception, the next call
+        continues at the same record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -139,10 +139,10 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> CheckResult:
-    """Check the record numbers of the rows in the next range.
+    """Check the number of rows in the range that begins at `from_record`.
 
-    If the rows cannot be read, report a fault and end the pass. Raise `Unknown` or `Refused` if the engine
-    does not respond.
+    If the rows cannot be read, the result contains a fault and ends the pass. Raise `Unknown` or `Refused` if
+    the engine does not respond.
     """
     try:
         return engine.count_rows(from_record)
@@ -167,7 +167,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
 
 
 def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
-    """Verify a single record after the engine has failed to read a range."""
+    """Verify a single record after the engine has failed to read a range of records."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

@@ -1,4 +1,4 @@
-"""A sink that uses a shared log. A flush is durable when it has been accepted by the shared log.
+"""Implements a sink that writes to a shared log. A flush is durable when the shared log has accepted it.
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
     beat     appends a BEAT if no other record has been written for some time. The BEAT proves that this node
@@ -6,23 +6,23 @@
 
 Rules
 1. An append first writes the records to the local segments without a sync, and then waits until the engine
-   has committed the records. No sync is required, because a node that restarts reads the accepted records
-   from the shared log again.
-2. An append returns only if the records are proven to have been accepted (`sharedlog.leading`). If the
-   acceptance is not proven, the append raises `NotAccepted`, which is a subclass of OSError. After this
-   error, the node discards its core state, as it does after a disk failure, and is no longer the leader.
-3. The leader's fold applies the leader's own records in log order, in the same way as the followers' folds.
+   has committed the records. No sync is required, because a node reads the accepted records from the shared
+   log again after a restart.
+2. An append returns only if there is proof that the records were accepted (`sharedlog.leading`). Without
+   proof, the append raises `NotAccepted`, which is a subclass of OSError. After this exception, the node is
+   no longer the leader, and discards its core state in the same way as after a disk failure.
+3. The leader applies its own records to its fold in log order, in the same way as the followers do.
    Therefore, the leader and the followers verify the same history and store the same positions in their
    checkpoints.
 4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous append.
 
-`proven_ms` is the time at which the newest proven append began, according to the caller's clock. No other
+`proven_ms` is the time, according to the caller's clock, at which the newest proven append began. No other
 node was the leader at that time. A negative response to a call is delayed until `proven_ms` is later than the
-time at which the call began (`services.live.durability`).
+start of the call (`services.live.durability`).
 
-Cost: Each append requires one round trip to the engine. Each record uses 79 additional bytes and requires two
-BLAKE2b computations. Weak spot: If the engine does not respond to an append, all later appends are blocked
-until the engine call fails. The result of the append may remain unknown.
+Cost: Each append requires one round trip to the engine. Each record has an overhead of 79 bytes and requires
+two BLAKE2b computations. Weak spot: If the engine does not respond to an append, all later appends are
+blocked until the call to the engine fails. The result of the unanswered append may remain unknown.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The sink of the leader in a cluster.
+    """The log sink of the leader of a cluster.
 
-    `fold` has applied the EPOCH record of this node, and no later record. `clock` is a monotonic clock in ms.
-    `accepted` is called after each proven append, and may raise OSError.
+    `fold` must have applied the EPOCH record of this node, but no later record. `clock` is a monotonic clock
+    in ms. `accepted` is called after each proven append, and may raise OSError.
     """
 
     def __init__(
@@ -63,15 +63,14 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """The time in ms at which the newest proven append began. No other node was the leader at this
-        time."""
+        """The time in ms at which the newest proven append began, when no other node was the leader."""
         self.is_over = False
-        """True if an append was not proven, so that this node is no longer the leader."""
+        """True if an append was not proven or this node has stepped down."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts that begin at `first_offset`. This method runs in a worker thread.
+        """Append contiguous parts that begin at `first_offset`. This method is called in a worker thread.
 
-        Raise `NotAccepted` if it is not proven that the parts were accepted, or OSError if the disk fails.
+        Raise `NotAccepted` if there is no proof that the parts were accepted, or OSError if the disk fails.
         """
         with self._lock:
             self._require_leadership()
@@ -81,7 +80,7 @@ class SharedSink:
             self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT to prove that this node is the leader.
+        """Append a BEAT to prove that this node is still the leader.
 
         Raise `NotAccepted` if the BEAT is not proven.
         """
@@ -90,10 +89,10 @@ class SharedSink:
             self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Announce that this node will no longer be the leader, and that its successor is the node `to`.
+        """Announce that this node steps down in favor of the node `to`, or of any node if `to` is "".
 
-        Later writes are rejected, because they would revoke the announcement. Raise `NotAccepted` if the
-        announcement is not proven.
+        Later writes are rejected, because a later write would revoke the announcement. Raise `NotAccepted` if
+        the announcement is not proven.
         """
         with self._lock:
             self._require_leadership()
@@ -101,16 +100,15 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return the fault that stopped another node at `record`, or "" if the log matches this node's
-        history.
+        """Return a message about the fault that stopped another node at `record`, or "" if there is no fault.
 
         Raise `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does
         not respond.
         """
-        with self._lock:  # Appends change the fold.
+        with self._lock:  # An append modifies the fold.
             try:
                 return fault_at(self._engine, self._fold, record)
-            except LogDamaged as error:  # The engine as a whole is damaged.
+            except LogDamaged as error:  # The damage is not limited to a record.
                 return error.detail
 
     def _require_leadership(self) -> None:
@@ -119,11 +117,11 @@ class SharedSink:
 
     def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        # `is_over` is cleared only by a proof, so it remains set after an exception.
+        # `is_over` is cleared only after a proven append, so it remains set after an exception.
         began_ms, self.is_over = self._clock(), True
         try:
             self._append_and_prove(records)
-        # If records were trimmed, another node has become the leader.
+        # `Trimmed` means that another node has become the leader.
         except (Refused, Unknown, Halted, Trimmed) as error:
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
@@ -140,8 +138,8 @@ class SharedSink:
         self._require_new_offset(offset, len(stored))
         if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
             self._leader.record_answer(None)
-            # A BEAT without the facts would revoke an earlier "leaves" announcement, so the BEAT repeats
-            # them.
+            # The new BEAT repeats the facts of the unproven BEAT, because a BEAT without these facts would
+            # revoke a "leaves" announcement.
             self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
@@ -151,9 +149,9 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, and apply all records up to and including it.
+        """Append a BEAT, and apply all records up to and including this BEAT.
 
-        Raise `Unknown` if the history contains no proof.
+        Raise `Unknown` if the history does not prove the leader's records.
         """
         offset = self._engine.append_if(
             self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
@@ -175,5 +173,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head of the shared log after the last record written."""
+        """Return the head of the shared log after the last record that the leader has created."""
         return Head(*self._right, self._leader.position)

@@ -1,4 +1,4 @@
-"""Detects that an engine has lost records that this node has already read.
+"""Detects whether an engine has lost records that this node has already read.
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
@@ -6,25 +6,26 @@
                        --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
 When a node discards its copy of the store, it opens its checkpoint and reads the log again from the position
-of the checkpoint. In the meantime, records that the node had already read may be lost by an unclean leader
-election, or by the promotion of a standby that lacks the newest records. In that case, the new copy would end
-earlier, and the node could become the leader without records that it had acknowledged. Therefore, the newest
-record that the process has read is stored outside the copy. After a restart, it is restored from a file
-(`restore`). The next record after the checkpoint is checked as well. Holding records are excluded
-(`Fold.last_led`), because they can be identical in two histories.
+of the checkpoint. In the meantime, an unclean leader election, or the promotion of a standby that lacks the
+newest records, may cause the loss of records that the node had already read. In that case, the new copy would
+end earlier, and the node could become the leader without records that it had acknowledged. Therefore, the
+offset and CRC-32 of the newest record that the process has read are kept outside the copy. After a restart,
+they are restored from a file (`restore`). The record that follows the checkpoint is checked as well.
+CHECKPOINT and HOLD records are excluded (`Fold.last_led`), because these records can be identical in two
+histories.
 
-A former primary may return outdated responses, so a loss is reported only if it persists for `LOST_MS`. When
-a lagging standby returns an outdated response, the read can raise `Unknown`. Therefore, each request for the
-log bounds is preceded by a read.
+A former primary may return outdated responses, so a loss is reported only if it persists for `LOST_MS`. A
+read from a lagging standby can raise `Unknown`, whereas a request for the log bounds would return an outdated
+result. Therefore, each request for the log bounds is preceded by a read.
 
 The engine may lose the end of the log while a node is reading the log again. Therefore, the node compares the
-newest record that it has read before with the record that is now at the same offset. A candidate repeats this
-check after appending its EPOCH record, before it becomes the leader.
+newest record that it had read before with the record that is now stored at the same offset. A candidate
+repeats this check after it has appended its EPOCH record and before it becomes the leader.
 
-Cost: Two reads are required each time the log is opened, for each takeover, and after each lost candidacy.
-Weak spot: If the memory, file, and checkpoint of a node contain none of the lost records, the node cannot
-detect the loss and may become the leader. Nodes that have read the lost records halt when they read the
-records of such a leader.
+Cost: Two reads are required each time the log is opened, for each takeover, and after each unsuccessful
+candidacy. Weak spot: If none of the lost records are known from the memory, file, or checkpoint of a node,
+the node cannot detect the loss and may become the leader. Nodes that have read the lost records halt when
+they read the records of such a leader.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""The value that is used instead of a CRC-32 if a record is missing."""
+"""The value that represents a missing record instead of a CRC-32."""
 
 
 class Witness:
-    """The newest leader record that this process has read. `clock` is a monotonic clock in ms."""
+    """Tracks the newest leader record that this process has read. `clock` is a monotonic clock in ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -53,19 +54,20 @@ class Witness:
         self._missing_since_ms: int | None = None
 
     def record_progress(self, fold: Fold) -> None:
-        """Record the newest leader record that a fold has applied."""
+        """Store the offset and CRC-32 of the newest leader record that a fold has applied."""
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Record the offset and CRC-32 of a leader record if it is newer than the recorded one."""
+        """Store the offset and CRC-32 of a leader record if the record is newer than the stored one."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_records(self, engine: Engine, fold: Fold) -> None:
-        """Verify that previously read records still exist.
+        """Verify that the engine still has the records that this node has read.
 
-        If a record is missing or has been replaced, raise `Unknown`, or `Halted` after `LOST_MS`. Raise
-        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
+        If a record is missing or was replaced, raise `Unknown`, or `Halted` after `LOST_MS`. Raise
+        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied this
+        record.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -81,17 +83,17 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_replaced(self, one: Stored) -> bool:
-        """Return whether a record differs from the last leader record that was read at the same offset."""
+        """Return whether a record differs from the newest known leader record at the same offset."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then record the newest leader record of `fold`.
+        """Verify the newest known leader record, and then store the newest leader record of `fold`.
 
-        Raise `Halted` if the leader record was replaced by a different record, because the engine has lost
-        the end of the log. Raise `Unknown` if the engine does not respond. If a leader record does not match
-        its CRC, it is ignored, because the damage is reported by the scrub (`sharedlog.scrub`).
+        Raise `Halted` if a different record is now stored at the same offset, because the engine has lost the
+        end of the log. Raise `Unknown` if the engine does not respond. If the leader record does not match
+        its CRC, it is ignored, because the scrub reports the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -104,7 +106,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a previously read record that is missing, or None."""
+        """Return the offset of a previously read record that is missing or was replaced, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -127,8 +129,8 @@ class Witness:
 def _has_later_records(engine: Engine, offset: int) -> bool:
     """Return whether a record exists after `offset`.
 
-    If there is a later record, the engine has not lost the end of the log. An unreadable record is considered
-    to exist.
+    If a later record exists, the engine has not lost the end of the log. A record that cannot be read is
+    considered to exist.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -137,7 +139,7 @@ def _has_later_records(engine: Engine, offset: int) -> bool:
 
 
 def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether the record at an offset belongs to the cluster and does not match its CRC."""
+    """Return whether the record at an offset belongs to the cluster but does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
