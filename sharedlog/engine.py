@@ -2,13 +2,13 @@
 
 The interface is implemented by adapters for a Kafka partition and for a PostgreSQL table.
 
-    append_if       appends records if the head of the log equals the writer's head, and otherwise does
-                    nothing
-    note            appends a record without an epoch, such as a node's holding, and does not change the head
-    read            returns records starting at an offset, in the same order for every reader
-    bounds          returns the offset of the first remaining record and the offset after the last record
-    trim            deletes all records before an offset
-    check_settings  reports settings that could cause accepted records to be lost
+    append_if       Appends records if the head of the log equals the writer's head, and otherwise does
+                    nothing.
+    note            Appends a record without an epoch, such as a node's holding, and does not change the head.
+    read            Returns records starting at an offset, in the same order for every reader.
+    bounds          Returns the offset of the first remaining record and the offset after the last record.
+    trim            Deletes all records before an offset.
+    check_settings  Reports settings that could cause accepted records to be lost.
 
 An engine must not lose any accepted record if one of its machines fails. A call raises `Unknown` if its
 result is unknown, for example because the engine does not respond in time. Offsets always increase, but there

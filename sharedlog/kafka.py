@@ -1,41 +1,43 @@
-"""Implements a shared log in Apache Kafka. The log is stored in a topic with a single partition.
+"""Implements a shared log in Apache Kafka. The log is stored in a topic that has a single partition.
 
-    append_if       sends records to the partition leader one at a time; each response contains the assigned
-                    offset
-    read            returns records starting at an offset, or none at the end of the log
-    trim            deletes all records before an offset
-    check_settings  reports settings under which Kafka could lose, truncate or change accepted records
+    append_if       Sends records to the partition leader one at a time. Each response contains the assigned
+                    offset.
+    read            Returns records starting at an offset, or no records at the end of the log.
+    trim            Deletes all records before an offset.
+    check_settings  Reports settings that could cause Kafka to lose, truncate, or change accepted records.
 
 Rules
 1. Kafka does not compare heads, so an append succeeds even if another node appends concurrently. The returned
-   offset shows whether another node has appended a record in between. If Kafka returns no offset, the leader
-   reads the log to determine the result (`sharedlog.sink`).
-2. A record is passed to the producer only after Kafka has acknowledged the previous record. If records were
-   passed on without waiting, Kafka could lose the first record of a flush but keep the second record, and
-   every reader would halt at the gap.
-3. If a producer has an unacknowledged record, the producer is purged and discarded, so that it does not send
-   the record later. Kafka may still append a record whose request was in flight at that time. Readers ignore
-   such a record if a later epoch has begun. No client has received an acknowledgement for the record.
-4. The end offset of the log must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the
-   adapter raises `Halted`. The delay is necessary because a former partition leader returns outdated offsets
-   until it detects that it has been replaced. If Kafka assigns the offset of an existing record to a new
-   record, the adapter raises `Halted` immediately.
-5. Before the adapter reads from a new connection or from a new partition leader, it reads the last record
-   again. If that record has changed, the end of the log was lost and other records were appended.
+   offset shows whether another node has appended a record in between. If Kafka does not return an offset, the
+   leader reads the log to determine the result (`sharedlog.sink`).
+2. A record is passed to the producer only after Kafka has acknowledged the previous record. Otherwise, Kafka
+   could lose the first record of a flush but keep the second record, and every reader would halt at the gap.
+3. If Kafka does not acknowledge a record in time, the producer is purged and discarded, so that it does not
+   send the record later. Kafka may still append a record whose request is in flight at that time. Readers
+   ignore such a late record if a new epoch has begun. No client has received an acknowledgment for a late
+   record.
+4. The end offset of the log must never decrease. If Kafka continues to report a lower end offset for
+   `LOST_SECONDS`, the adapter raises `Halted`. The delay is necessary because a former partition leader
+   returns outdated offsets until it detects that it has been replaced. If Kafka assigns the offset of an
+   existing record to a new record, the adapter raises `Halted` immediately.
+5. Before the adapter reads from a new connection or from a new partition leader, it reads the last known
+   record again. If the last known record has changed, Kafka has lost the end of the log, and other records
+   were appended.
 6. If a record fails the CRC check in `READS_MAX` consecutive reads, the adapter raises `LogDamaged`. The
    records before and after the damaged record can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after Kafka has returned "unknown topic"
-   for `LOST_SECONDS`. A server that has just started may not have received the metadata yet. If a topic is
-   deleted and created again, rule 4 applies.
+   for `LOST_SECONDS`, because a Kafka broker that has just started may not have received the metadata yet. If
+   the topic is deleted and created again, rule 4 applies.
 
 The consumer does not join a consumer group and does not commit offsets. Separate connections are used for
 writes, for reads, and for requests for the log bounds. Kafka processes the requests of a connection in order,
 and a fetch request may block.
 
-Cost: Each append of a record requires one round trip and one sync (`flush.messages`). Each read at the end of
-the log requires one request for the log bounds. Memory: The adapter buffers the records of one read and up to
-`QUEUE_KIBIBYTES` of prefetched records. Weak spot: When a server fails, the partition may be unavailable for
-writes until Kafka detects the failure, which takes about 10 seconds by default (`broker.session.timeout.ms`).
+Cost: Each record requires one round trip and one sync (`flush.messages`). Each read at the end of the log
+requires one request for the log bounds. The adapter buffers the records of one read and up to
+`QUEUE_KIBIBYTES` of prefetched records in memory. Weak spot: When a Kafka broker fails, the partition may be
+unavailable for writes until Kafka detects the failure, which takes about 10 seconds by default
+(`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -65,17 +67,17 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""The delivery timeout for an append, which is longer than the failover time of a broker or a controller."""
+"""The delivery timeout of a record, which exceeds the failover time of a Kafka broker or controller."""
 LOST_SECONDS: Final = 20.0
-"""The time in seconds that the topic must be too short or missing before the adapter reports a loss."""
+"""The time for which the topic must be missing or too short before the adapter reports a loss."""
 BEHIND_SECONDS: Final = 0.1
-"""The delay in seconds before the log bounds are requested again."""
+"""The delay before a failed request for the log bounds is repeated."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
-    "log_level": 0,  # Errors are reported by callbacks and exceptions instead.
+    "log_level": 0,  # Errors are reported through callbacks and exceptions.
     "allow.auto.create.topics": False,
-    "enable.sparse.connections": False,  # Otherwise, metadata may be requested from an unresponsive server.
+    "enable.sparse.connections": False,  # If true, an unresponsive broker may be queried for metadata.
     "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
     "api.version.request.timeout.ms": 2_000,
@@ -93,7 +95,7 @@ _PRODUCER: Final = {
     "message.max.bytes": MESSAGE_BYTES_MAX,
 }
 _CONSUMER: Final = {
-    "group.id": "tidewheel",  # This setting is required by the library, but no group is joined.
+    "group.id": "tidewheel",  # The library requires a group ID, but no group is joined.
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -136,7 +138,7 @@ class _CorruptBatch(Unknown):
 
 
 class LastRead(NamedTuple):
-    """The offset, CRC-32, and partition leader epoch of the last record that was read."""
+    """The offset, the CRC-32, and the partition leader epoch of the last record read."""
 
     offset: int
     crc: int
@@ -146,13 +148,13 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of a Kafka cluster.
 
-    `servers` is the list of bootstrap servers (`HOST:PORT,...`). `settings` contains security settings for
-    librdkafka. If `password_file` is given, the password is read from this file for each new connection. The
-    methods are thread-safe, but only one append and one read can run at a time.
+    `servers` is the list of bootstrap servers (`HOST:PORT,...`), and `settings` contains the security
+    settings for librdkafka. If `password_file` is given, the password is read from this file for each new
+    connection. The methods are thread-safe, but only one append and one read can run at a time.
     """
 
     is_dense = False
-    """The offsets of a topic may have gaps, because transaction control records also occupy offsets."""
+    """The offsets of a topic may have gaps, because transaction control records also use offsets."""
 
     def __init__(
         self,
@@ -171,22 +173,22 @@ class KafkaLog:
         """The offset of the next record that the consumer will return."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """True if the last record must be read again before reading continues."""
+        """True if the last record must be verified before further records are read."""
         self._known_end = 0
         """The highest known end offset of the log."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """The time of the first "unknown topic" response since the last successful response, or None."""
+        """The time of the first "unknown topic" response after the last successful response, or None."""
         self._topic_id = ""
         self._heard = ""
-        """The last error that was reported to the error callback of a connection."""
+        """The last error that a connection has reported to the error callback."""
         self._is_refused = False
-        """True if the last error of a connection was an authentication failure."""
+        """True if the last connection error was an authentication failure."""
 
     def found(self, head: Head) -> None:
         """Create the topic for a new log.
 
-        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka does not respond.
+        Raise `ClusterExists` if the topic already exists, or `Unknown` if Kafka does not respond.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
@@ -208,9 +210,9 @@ class KafkaLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """Append records one at a time, without comparing the head.
 
-        Return the offset of the last record, or None if an offset is unknown or the records are not
-        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka assigned the offset of an
-        existing record, or `Unknown` if the result is unknown.
+        Return the offset of the last record, or None if an offset is unknown or the offsets are not
+        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka has assigned the offset of an
+        existing record to a new record, or `Unknown` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -238,8 +240,9 @@ class KafkaLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        At least one record is returned if any exists. Raise `Halted` if the end of the log was lost,
-        `LogDamaged` if a record cannot be read, or `Unknown` if Kafka does not respond.
+        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
+        `Halted` if the end of the log was lost, `LogDamaged` if a record cannot be read, or `Unknown` if
+        Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -256,7 +259,7 @@ class KafkaLog:
                     first, _ = self._request_bounds()
                     if first <= offset:
                         raise
-                    offset = first  # The log was trimmed after the log bounds were requested.
+                    offset = first  # The log has been trimmed after the request for its bounds.
                 except Exception:
                     self._close_consumer()
                     raise
@@ -286,9 +289,9 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def try_append(self) -> None:
-        """Check whether an append would succeed, without appending a record.
+        """Check whether the user and the topic allow appends, without appending a record.
 
-        Raise `Refused` or `Unknown` if the append would fail.
+        Raise `Refused` or `Unknown` if an append would fail.
         """
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
@@ -368,9 +371,9 @@ class KafkaLog:
     # Writing.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record, and return its offset.
+        """Append a record, and return the offset of the record.
 
-        Return None if Kafka accepts the record but does not return an offset.
+        If Kafka accepts the record but does not return an offset, return None.
         """
         from confluent_kafka import KafkaException
 
@@ -402,20 +405,22 @@ class KafkaLog:
         return offset if offset is not None and offset >= 0 else None
 
     def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
-        """Return the exception for a record that could not be delivered or whose delivery timed out."""
+        """Return the exception for a record whose delivery has failed or timed out."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        if not self._heard:  # If an error was reported before, an earlier attempt may have succeeded.
+        # If an error was reported before, an earlier delivery attempt may have succeeded.
+        if not self._heard:
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _make_rejection(is_first, error.str())
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer, and create it if necessary.
+        """Return the producer, which is created if necessary.
 
-        Readers also call this method in advance, because opening a connection takes 0.5 seconds.
+        A reader also calls this method, so that a later append does not have to wait 0.5 seconds for a
+        connection.
         """
         from confluent_kafka import Producer
 
@@ -425,7 +430,7 @@ class KafkaLog:
             return self._producer
 
     def _discard_producer(self) -> None:
-        """Discard the producer and all records that it has not sent."""
+        """Discard the producer, including the records that it has not sent yet."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -449,7 +454,7 @@ class KafkaLog:
         return self._collect_records(first, bytes_max)
 
     def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return `first` and the subsequent records that the consumer has already fetched."""
+        """Return `first` and the records that follow it, as far as the consumer has already fetched them."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -466,7 +471,7 @@ class KafkaLog:
     def _convert_message(self, message: Message) -> Stored:
         """Convert a Kafka message to a record.
 
-        If the partition leader has changed, the last record is verified first.
+        If the partition leader has changed, verify the last record first.
         """
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
@@ -481,17 +486,16 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Position the consumer at an offset, or at the first remaining offset if it is higher."""
+        """Position the consumer at `offset`, or at the first remaining record if its offset is higher."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
         self._assign_offset(max(first, offset))
 
     def _verify_last_record(self) -> None:
-        """Read the last record again. Raise `Halted` if the content of the record has changed.
+        """Read the last record again, and raise `Halted` if the content of the record has changed.
 
-        If the record no longer matches its CRC, it is ignored, because this reader has already read the
-        record successfully.
+        A CRC mismatch is ignored, because this reader has already read the record successfully.
         """
         last = self._last
         if last is None or last.offset < self._request_bounds()[0]:
@@ -557,18 +561,18 @@ class KafkaLog:
     def _close_consumer(self) -> None:
         """Close the consumer.
 
-        The last record is verified again before a new consumer reads further records.
+        A new consumer verifies the last record before it reads further records.
         """
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
 
-    # Methods for the bounds of the log.
+    # Methods for log bounds.
 
     def _request_bounds(self) -> tuple[int, int]:
-        """Return the bounds of the log.
+        """Request and return the bounds of the log.
 
-        Wait up to `ANSWER_SECONDS` for a partition leader that can return the bounds.
+        If no partition leader is available, retry the request for up to `ANSWER_SECONDS`.
         """
         from confluent_kafka import Consumer, KafkaException
 
@@ -588,9 +592,10 @@ class KafkaLog:
             time.sleep(BEHIND_SECONDS)
 
     def _check_bounds(self, offset: int) -> tuple[int, int]:
-        """Check and return the bounds of the log.
+        """Request, check, and return the bounds of the log.
 
-        If the log is too short, raise `Unknown`, or `Halted` after `LOST_SECONDS`.
+        If the log ends before `offset` or before its highest known end, raise `Unknown`, or `Halted` after
+        `LOST_SECONDS`.
         """
         known_end = max(offset, self._known_end)
         first, end = self._request_bounds()
@@ -611,7 +616,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (Unknown, NoCluster):  # A server may not have received the metadata of the new topic yet.
+            except (Unknown, NoCluster):  # A broker may not have the new topic's metadata yet.
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -624,7 +629,7 @@ class KafkaLog:
     # Settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message if the topic was created again or has too few replicas."""
+        """Return a message if the topic was re-created, and a message if it has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -649,7 +654,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message for each unsafe topic setting, including settings inherited from the servers."""
+        """Return a message for each unsafe topic setting, including settings inherited from the brokers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -687,7 +692,7 @@ class KafkaLog:
     def _open_admin(self) -> Iterator[AdminClient]:
         """Open an admin connection for a request.
 
-        If the request fails, poll the connection so that its error callbacks are called.
+        If the request fails, poll the connection, so that the error callback is called.
         """
         from confluent_kafka import KafkaException
 
@@ -699,9 +704,9 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Store the last connection error.
+        """Store an error reported by a connection.
 
-        The error "all brokers down" does not overwrite a more specific error.
+        The "all brokers down" error does not overwrite a more specific error.
         """
         from confluent_kafka import KafkaError
 
@@ -715,7 +720,7 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert connection errors to `Unknown`, and convert "unknown topic" errors to `NoCluster`."""
+        """Convert "unknown topic" errors to `NoCluster`, and all other connection errors to `Unknown`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -728,9 +733,9 @@ class KafkaLog:
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
-        """Raise `NoCluster` if the topic is unknown.
+        """Raise `NoCluster` if `error` means that the topic is unknown.
 
-        If the topic existed before, raise the exception only after `LOST_SECONDS`.
+        If the topic existed before, raise `NoCluster` only after `LOST_SECONDS`.
         """
         if not self._is_topic_unknown(error):
             self._missing_since = None
@@ -748,7 +753,7 @@ class KafkaLog:
     def _is_topic_unknown(self, error: KafkaException) -> bool:
         """Return whether an error means that the topic is unknown.
 
-        The error for a partition without a leader does not count.
+        Return False if the topic exists but its partition has no leader.
         """
         from confluent_kafka import KafkaError, KafkaException
 
@@ -771,14 +776,14 @@ class KafkaLog:
 
 
 def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return the exception for a record that was definitely not appended."""
+    """Return the exception for an append that failed because a record was rejected."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
 
 
 def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:
-    """Return whether a setting is at least as safe as the required value."""
+    """Return whether the value of a setting is at least as safe as the required value."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted

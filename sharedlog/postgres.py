@@ -1,52 +1,52 @@
 """Implements a shared log in PostgreSQL.
 
-One table contains the records, and another table contains the head of the log.
+One table contains the records, and the other table contains the head of the log.
 
     log_head      one row with the newest epoch and its holder, the accepted position, the last offset, and
                   the number of offsets per partition
     log_record    one row per record with the offset, the content, and the time of the append; partitioned by
                   offset range
 
-An append is a single statement. The statement updates the head if the head matches the writer's head, and
-inserts the records only if the head was updated. The row lock on the head serializes concurrent appends. An
-offset becomes visible to readers only after all lower offsets, because a transaction holds this lock until it
-commits. The statement of a former leader does not update any row.
+An append is a single SQL statement. The statement updates the head if the head equals the writer's head, and
+inserts the records only if the head was updated. The row lock on the head serializes concurrent appends. A
+transaction holds this lock until it commits, so that an offset becomes visible to readers only after all
+lower offsets. If a former leader executes the statement, no row is updated.
 
-An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the standbys
-have received the records before the commit is reported. If the server stops waiting for its standbys, it
-sends a WARNING with the commit, and the adapter raises `Unknown`. The adapter also raises `Unknown` if the
-connection is lost before a response arrives.
+An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the
+synchronous standbys receive the records before the commit is reported. If the server stops waiting for its
+standbys, it reports the commit with a WARNING, and the adapter raises `Unknown`. The adapter also raises
+`Unknown` if the connection is lost before a response arrives.
 
-If a network silently drops packets, connections can remain half-open. Therefore, both sides close a
+If the network silently drops packets, connections can remain half-open. Therefore, both sides close a
 connection after `SILENT_SECONDS` without traffic, and an append in progress raises `Unknown`. The server
-terminates sessions that are idle in a transaction, because the locks of a partitioned or stopped node would
-block all other nodes.
+terminates sessions that are idle in a transaction. Otherwise, the locks of a partitioned or stopped node
+would block all other nodes.
 
-Trimming drops whole partitions, so no VACUUM is required. As a result, up to one partition of unneeded
-records remains in the table.
+Trimming drops whole partitions, so no VACUUM is required. However, up to one partition of trimmed records
+remains in the table.
 
-A server process that is stopped, or that is waiting for standbys, may never respond even though its host
-acknowledges packets. `give_up` aborts all calls in progress when the node shuts down.
+A server process that is stopped or is waiting for standbys may never respond, even though its host
+acknowledges packets. Therefore, `give_up` aborts all calls in progress when the node shuts down.
 
-`check_settings` uses a separate connection, so that it can report faults while an append is waiting for an
-unavailable standby.
+`check_settings` uses a separate connection, so that it can report unsafe settings while an append is waiting
+for an unavailable standby.
 
-A standby that was promoted before it received the last rows contains an older history. Therefore, after each
-reconnect, the adapter verifies the newest record that it has read or appended. The adapter raises `Halted` if
-the record differs. The adapter also raises `Halted` if the log has ended before this record for
-`LOST_SECONDS`. The delay gives a standby time to replay the missing records.
+If a standby is promoted before it receives the last rows, it contains an older history. Therefore, each time
+the adapter reconnects, it verifies the newest record that it has read or appended. The adapter raises
+`Halted` if this record has changed, or if the record has been missing from the end of the log for
+`LOST_SECONDS`. The delay allows a standby to replay the missing records.
 
-If PostgreSQL cannot read a page, for example because of an invalid checksum, reading a record on that page
-raises `LogDamaged` with the record number. Records on other pages can still be read. The check of a new
-connection ignores pages that cannot be read. If PostgreSQL selects an unreadable page for new rows, the
-append is retried.
+If PostgreSQL cannot read a page, for example because of an invalid checksum, a read of a record on that page
+raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
+newest record after a reconnect ignores unreadable pages. If PostgreSQL selects an unreadable page for new
+rows, the append is retried.
 
-Cost: Each append requires one round trip and one commit. An additional round trip is required for each new
-connection and for every 10,000th record, to check the partitions. Records are transferred in binary format.
-For a record of 25 KB, the binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550
-us to 190 us on the server. Memory: The adapter buffers the rows of one read. Weak spot: A loss is detected
+Cost: Each append requires one round trip and one commit. To check the partitions, an additional round trip is
+required for each new connection and for every 10,000th record. Records are transferred in binary format. For
+a record of 25 KB, the binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550 us
+to 190 us on the server. The adapter buffers the rows of one read in memory. Weak spot: A loss is detected
 only by comparison with the records that this process has read or appended, and with the checkpoint of the
-node. A node that restarts from its checkpoint cannot detect that the server has lost rows written after the
+node. A node that restarts from its checkpoint cannot detect the loss of rows that were written after the
 checkpoint. If the last page of the table cannot be read, PostgreSQL cannot insert records, because it assigns
 new rows to that page.
 """
@@ -94,20 +94,20 @@ if TYPE_CHECKING:
 PARTITION_RECORDS: Final = 10_000
 """The number of offsets in each partition of a newly created log.
 
-Other nodes must append fewer than this number of records between the partition check of an append and its row
-lock.
+Between the partition check and the row lock of an append, other nodes must append fewer than this number of
+records.
 """
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
-"""The batch sizes that are used for retries after a batch has failed because of an unreadable record."""
+"""The batch sizes for retries of a read that has failed because of an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""The maximum time that a trim operation waits for readers. Appends are blocked during this time."""
+"""The time in ms that a trim operation waits for readers. Appends are blocked during this time."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
 """The maximum number of attempts to insert records when PostgreSQL selects unreadable pages."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""The time after which a connection is closed if no packets arrive, including TCP acknowledgements."""
+"""The time after which a connection is closed if no packets arrive, not even TCP acknowledgments."""
 IDLE_SECONDS: Final = 2
 """The value of `idle_in_transaction_session_timeout`.
 
@@ -116,28 +116,25 @@ The timeout can be short, because the statements of a transaction are sent witho
 CHECK_MS: Final = 10_000
 """The statement timeout for the connections that are used for checks."""
 TRY_MS: Final = 200
-"""The maximum time that a test append waits for another append. Later appends are blocked during this
-time."""
+"""The time in ms that a test append waits for another append. Later appends are blocked meanwhile."""
 LOST_SECONDS: Final = 20.0
-"""The time in seconds that the log must be too short before the adapter reports a loss."""
+"""The time for which the log must be too short before the adapter reports a loss."""
 END_SECONDS: Final = 1.0
-"""The interval at which a reader at the end of the log verifies the end offset against the head."""
+"""The interval at which a reader at the end of the log compares the end offset with the head."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""The number of keepalive probes after which an unresponsive connection is closed. One probe is sent per
-second."""
+"""The number of unanswered keepalive probes, sent once per second, after which a connection is closed."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""The server parameters for a session, which override the parameters from the URL (`options`) and from
-PGOPTIONS.
+"""The server parameters of a session, which override those in the URL (`options`) and in PGOPTIONS.
 
-Records are read only by index scans, because a sequential scan fails at every damaged page. JIT is disabled,
-because PostgreSQL would otherwise compile each plan with a high cost estimate, which takes 100 ms per
-statement.
+Records are read only by index scans, because a sequential scan fails at any damaged page. JIT compilation is
+disabled, because PostgreSQL would otherwise compile each plan that has a high cost estimate, which takes 100
+ms per statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -147,7 +144,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""The default libpq connection parameters. The defaults can be overridden by parameters in the URL."""
+"""The default libpq connection parameters, which can be overridden by parameters in the URL."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -199,8 +196,8 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""The query returns either all rows with a given record number or none of them, because a reader compares
-duplicate rows."""
+"""If several rows have the same record number, the query returns all of them or none, because a reader
+compares duplicate rows."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -213,8 +210,8 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""This query returns the bounds if the first record cannot be read. The log is assumed to begin at the start
-of the first partition."""
+"""This query returns the log bounds if the first record cannot be read. It assumes that the log begins at the
+start of the first partition."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -239,15 +236,15 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 class PostgresLog:
     """A shared log in the database given by the libpq connection string `conninfo`.
 
-    The names of its tables begin with `log`. If `password_file` is given, the password is read from this file
-    for each new connection.
+    The table names begin with `log`. If `password_file` is given, the password is read from this file for
+    each new connection.
 
-    The methods are thread-safe. All calls share a single connection, which is used by one call at a time. The
-    connection is opened when it is first needed, and is reopened after a failure.
+    The methods are thread-safe. The calls share a single connection, which is used by one call at a time. The
+    connection is opened when it is first needed, and reopened after a failure.
     """
 
     is_dense = True
-    """Record numbers are contiguous because they are assigned from the head row."""
+    """Record numbers are contiguous, because they are assigned from the row that contains the head."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -259,16 +256,15 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The offset up to which partitions exist, minus one partition that is reserved for appends from
+        """The offset up to which partitions exist, excluding one partition that is reserved for appends by
         other nodes.
         """
         self._has_lax_commits = self._is_void = False
-        """Whether `synchronous_commit` was unsafe at the last check, and whether the session must be
-        reopened."""
+        """Whether the last check found an unsafe `synchronous_commit`, and whether to reopen the session."""
         self._last: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the newest record that was read or appended."""
+        """The offset and CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """The time of the last query that confirmed that the reader had reached the end of the log."""
+        """The time at which a query last confirmed that the reader had reached the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
@@ -297,8 +293,8 @@ class PostgresLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
         """If the head equals `head`, append all records and set the head to `following`.
 
-        Return the offset of the last record. Raise `Refused` if the head differs, in which case no record is
-        appended, or `Unknown` if the result is unknown.
+        Return the offset of the last record. Raise `Refused` if no record was appended because the head
+        differs, or `Unknown` if the result is unknown.
         """
         count = len(stored)
         with self._use_connection() as connection:
@@ -323,8 +319,9 @@ class PostgresLog:
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        At least one record is returned if any exists. Raise `Halted` if the end of the log was lost,
-        `LogDamaged` if the record at `offset` cannot be read, or `Unknown` if PostgreSQL does not respond.
+        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
+        `Halted` if the end of the log was lost, `LogDamaged` if the record at `offset` cannot be read, or
+        `Unknown` if PostgreSQL does not respond.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -336,7 +333,7 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows that precede the first unreadable row.
+        """Return rows from `offset` on, up to the first unreadable row.
 
         Raise `LogDamaged` if the row at `offset` is unreadable.
         """
@@ -367,7 +364,7 @@ class PostgresLog:
     ) -> list[Any]:
         """Return up to `count` rows, ordered by record number.
 
-        If `count` is 1, return only rows with the record number `offset`.
+        If `count` is 1, return only the rows that have the record number `offset`.
         """
         if count == 1:
             return connection.execute(self._format_sql(_READ_ONE), (offset,), binary=True).fetchall()
@@ -392,8 +389,8 @@ class PostgresLog:
     def trim(self, offset: int) -> None:
         """Drop the partitions whose records all precede `offset`.
 
-        Raise `Unknown` if another session is reading the log, for example to dump it, because appends would
-        have to wait for that session.
+        Raise `Unknown` if another session is reading the log, for example to create a dump, because appends
+        would have to wait for that session.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -408,8 +405,8 @@ class PostgresLog:
         """
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # An open session may still use an unsafe value, so the session is reopened after the setting has been
-        # changed.
+        # An open session may continue to use an unsafe value. Therefore, the session is reopened after the
+        # setting has been changed.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
@@ -454,7 +451,7 @@ class PostgresLog:
             self._close_connection()
 
     def give_up(self) -> None:
-        """Make all current and future calls raise `Unknown`. This method returns immediately."""
+        """Abort all calls in progress, and reject later calls. Both raise `Unknown` in the callers."""
         import psycopg
 
         with self._sessions_lock:
@@ -464,10 +461,10 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows in a range, and compare the result with the record numbers.
+        """Count the rows in a range of the log, and compare the count with the record numbers.
 
-        The count does not wait for appends and does not block appends. Raise `NoCluster` if the tables are
-        missing, or `Unknown` if PostgreSQL does not respond.
+        The query neither waits for appends nor blocks them. Raise `NoCluster` if the tables are missing, or
+        `Unknown` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
@@ -491,10 +488,10 @@ class PostgresLog:
     def _insert_records(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Insert records into the log.
+        """Execute an append statement.
 
-        Return the record number of the last record, or None if the head has changed. Raise `LogDamaged` if
-        the number of inserted rows or the record numbers are incorrect.
+        Return the number of the last inserted record, or None if the head has changed. Raise `LogDamaged` if
+        the count or the numbers of the inserted records are incorrect.
         """
         from psycopg.errors import UniqueViolation
 
@@ -519,10 +516,11 @@ class PostgresLog:
     def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Execute a statement that inserts records, and return the resulting row.
+        """Execute a statement that inserts records, and return its result row.
 
-        A failed attempt does not insert any records. PostgreSQL selects a page from the free space map. An
-        unreadable page stays in the map, but the next attempt selects a different page.
+        The statement is retried if PostgreSQL selects an unreadable page from the free space map. A failed
+        attempt does not insert any records. An unreadable page remains in the map, but the next attempt
+        selects a different page.
         """
         from psycopg.errors import DataCorrupted
 
@@ -571,9 +569,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions for the next `count` records and two more partitions.
+        """Create the partitions for the next `count` records and two additional partitions.
 
-        The head is read only if the last known record is near the end of the known partitions.
+        The head is read only if the last known record is close to the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -588,14 +586,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Discard the list of existing partitions, because a rollback may have removed new partitions."""
+        """Clear the set of known partitions, because a rollback may have removed new partitions."""
         self._partitions.clear()
         self._made_to = 0
 
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the single row returned by a query on the head. Raise `NoCluster` if the head is missing."""
+        """Return the row that results from a query on the head. Raise `NoCluster` if the head is missing."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -606,12 +604,12 @@ class PostgresLog:
 
     @contextmanager
     def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
-        """Provide the connection for executing statements.
+        """Provide the shared connection in a context that converts psycopg exceptions.
 
         Raise `Unknown` if the connection is lost or the server has sent a warning, or `NoCluster` if the
-        tables of the log are missing. Raise `LogDamaged` if the tables cannot be read, or `RightMissing` if a
-        privilege is missing. The error message includes `right`, which explains how to grant the missing
-        privilege.
+        tables of the log are missing. Raise `LogDamaged` if the tables cannot be read, or `RightMissing` if
+        the user lacks a privilege. The error message includes the text `right`, which explains how to grant
+        the privilege.
         """
         import psycopg
 
@@ -652,7 +650,7 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Store the offset and CRC-32 of a record that was read or appended, if it is the newest one."""
+        """Store the offset and CRC-32 of a record that was read or appended, if it is the newest record."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
@@ -669,7 +667,7 @@ class PostgresLog:
         try:
             is_standby, end, again = self._fetch_row(connection, _AGAIN, (offset,))
         except (DataCorrupted, IndexCorrupted):
-            self._last = None  # The record exists, and this reader has already read it.
+            self._last = None  # The record exists, and it has already been read.
             return
         if end <= offset:
             raise self._make_short_error(end, offset + 1, is_standby=is_standby)
@@ -680,11 +678,11 @@ class PostgresLog:
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Raise an exception if the log ends before the next record to read.
+        """Verify that the reader has reached the end of the log.
 
-        The exception is `Unknown`, or `Halted` after `LOST_SECONDS`. Raise `Unknown` also if the next record
-        is missing from the table although the head contains a higher offset. Later reads show whether the
-        record is still missing.
+        If the log ends before `offset`, raise `Unknown`, or `Halted` after `LOST_SECONDS`. Also raise
+        `Unknown` if the record at `offset` is missing from the table although the head contains an equal or
+        higher offset. Later reads show whether the record is still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -701,7 +699,7 @@ class PostgresLog:
         self._end_checked_at = now
 
     def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
-        """Return the exception for a log that has become shorter."""
+        """Return the exception for a log that ends before a known record."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
         )
@@ -749,7 +747,7 @@ class PostgresLog:
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _read_settings(self) -> Settings:
-        """Return the settings of the server and of the session.
+        """Return the settings of the server and of a new session.
 
         Raise `Unknown` if PostgreSQL does not respond.
         """
@@ -761,12 +759,12 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Store a warning.
+        """Store a warning from the server.
 
-        A warning is the only indication that the server has reported a commit without waiting for its
+        A warning is the only indication that the server has committed a transaction without waiting for its
         standbys.
         """
-        # Field V is not translated, unlike field S and the message text.
+        # Unlike field S and the message text, field V is not translated.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
@@ -780,9 +778,9 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether an error means that the server responded but refused the session.
+    """Return whether an error means that the server responded and rejected the session.
 
-    libpq does not return an error code for a refused session, and the server message is translated. A
+    libpq does not return an error code for a rejected session, and the server message may be translated. A
     password request shows that the server has responded, and the word FATAL is the same in most translations.
     """
     failed = error.pgconn
@@ -794,7 +792,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
 def _error_text(error: psycopg.Error) -> str:
     """Return an error message as a single line.
 
-    For a failed connection, libpq reports one line per address that it tried.
+    If a connection attempt fails, libpq reports one line for each address that it has tried.
     """
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

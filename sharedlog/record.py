@@ -20,9 +20,9 @@ Each record identifies its writer, its epoch, and its position in the history.
 If older programs cannot read a record kind or body version, it is written only if the finalized version of
 the cluster guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
-hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end offset
-contain the same bytes, unless a hash collision occurs.
+Integers are big-endian and unsigned. The chain identifies the history up to a record. The chain is a 64-bit
+BLAKE2b hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end
+offset contain the same bytes, unless a hash collision occurs.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are

@@ -1,14 +1,14 @@
 """Implements the scrub, a background task in which the leader verifies the shared log in small steps.
 
-    count   compares the number of rows in a range with the record numbers, for engines with rows
-            (`sharedlog.postgres_rows`). This check detects lost and duplicated records.
-    read    verifies the CRC of each record in a range. This check detects changed and unreadable records.
-    begin   compares the first record of the log with the next record of each node. This check detects
-            deletions by other programs, because the leader does not trim records that a node needs. A fault
-            is reported only if two consecutive checks find it, because a node may have only just announced
-            its holding.
-    pass    a sequence of checks that covers all ranges from the first record of the log to its end. The
-            faults found by a pass are reported until the end of the next pass.
+    count   Compares the number of rows in a range with the record numbers, for engines with rows
+            (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
+    read    Verifies the CRC of each record in a range. This check detects changed and unreadable records.
+    begin   Compares the first record of the log with the first record that each node still needs. This check
+            detects deletions by other programs, because the leader does not trim records that a node needs. A
+            fault is reported only if two consecutive checks find it, because a node may have announced its
+            holding only recently.
+    pass    A sequence of checks that covers the log from its first record to its end. The faults found by a
+            pass are reported until the end of the next pass.
 
 The scrub only reports faults and their record numbers. A reader halts when it reaches a faulty record
 (`sharedlog.reading`, `sharedlog.fold`).
