@@ -1,4 +1,4 @@
-"""Tests the URLs of shared logs, and the form in which they are displayed."""
+"""Tests the parsing of shared log URLs and the removal of passwords from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a reader reports a lost or changed leader record, and that the leader finds the fault."""
+"""Tests that a node reports a lost or changed leader record, and that the leader finds the fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOST = {
 
 
 class Nowhere:
-    """A local log that discards all data."""
+    """A local log that discards all parts."""
 
     appends_max = 1
 
@@ -41,7 +41,7 @@ class Nowhere:
 
 
 class PageEngine(MemoryEngine):
-    """An engine that cannot read a range of records, as after a checksum failure of a page."""
+    """An engine that cannot read a range of records, as after a page checksum failure."""
 
     bad = range(0)
 
@@ -53,7 +53,7 @@ class PageEngine(MemoryEngine):
 
 
 class Play:
-    """A log with two leaders. Dead records of the first leader follow the EPOCH of the second."""
+    """A log with records of two leaders. Dead records of the first leader follow the second EPOCH record."""
 
     def __init__(self, *, is_dense: bool = False) -> None:
         self.engine = PageEngine(Random(1))
@@ -88,7 +88,7 @@ class Play:
             self.add(one)
 
     def word(self) -> Unreadable:
-        """Return the record that a node reports as unreadable when it reads the log from the beginning."""
+        """Return the report of a node that reads the log from the beginning and reaches the faulty record."""
         reader = Fold(CLUSTER)
         with pytest.raises(LogDamaged) as raised:
             for _ in read_steps(self.engine, reader):

@@ -1,4 +1,4 @@
-"""Tests the effect of each record on a reader, according to the tables in `sharedlog.fold`."""
+"""Tests that each record has the effect on a reader that is defined by the tables in `sharedlog.fold`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GENESIS = genesis_of(CLUSTER)
 
 
 class Log:
-    """A log that is read by one fold while it grows."""
+    """A growing log whose records are applied to a fold immediately."""
 
     def __init__(self) -> None:
         self.fold, self.records = Fold(CLUSTER), list[bytes]()
@@ -33,7 +33,7 @@ class Log:
     def halts(self, one: SharedRecord, why: str) -> None:
         with pytest.raises(Halted, match=why):
             self.take(one)
-        with pytest.raises(Halted, match=why):  # The fold does not accept any further records.
+        with pytest.raises(Halted, match=why):  # A fold that has halted does not accept further records.
             self.take(self.beat())
 
     def epoch(self, epoch: int = 1, holder: bytes = ME) -> SharedRecord:
@@ -54,7 +54,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Log:
-    """Return a log with a GENESIS record, the leader `ME`, and eight bytes."""
+    """Return a log with a GENESIS record, an EPOCH record of the leader `ME`, and eight accepted bytes."""
     log = Log()
     assert log.outcome(GENESIS) is Outcome.NOTED
     assert log.outcome(log.epoch()) is Outcome.NEW_EPOCH

@@ -1,4 +1,4 @@
-"""Tests which nodes have a copy, and which records can be trimmed."""
+"""Tests the list of nodes that have a copy of the store, and the records that can be trimmed."""
 
 from __future__ import annotations
 

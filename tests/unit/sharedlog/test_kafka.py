@@ -1,4 +1,4 @@
-"""Tests a shared log in Apache Kafka: total order, proof of appends, and a halt if the end is lost."""
+"""Tests a shared log in Apache Kafka, including the order of appends and the loss of the log's end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def log(cluster: KafkaCluster) -> Iterator[KafkaLog]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time after which an unanswered request fails."""
+    """Shorten the timeouts of unanswered requests."""
     monkeypatch.setattr(kafka, "ANSWER_SECONDS", 1.0)
     for name in ("delivery.timeout.ms", "request.timeout.ms"):
         monkeypatch.setitem(kafka._PRODUCER, name, 1_500)
@@ -58,7 +58,7 @@ def append(log: KafkaLog, *stored: bytes) -> int | None:
 
 
 def stored_in(log: KafkaLog, offset: int = 0) -> list[tuple[int, bytes]]:
-    """Read all records, using as many reads as necessary."""
+    """Read all records from `offset` on, using as many reads as necessary."""
     found: list[tuple[int, bytes]] = []
     while some := log.read(offset, ALL):
         found += [(one.offset, one.stored) for one in some]
@@ -69,7 +69,7 @@ def stored_in(log: KafkaLog, offset: int = 0) -> list[tuple[int, bytes]]:
 def append_at_last(log: KafkaLog, stored: bytes) -> int | None:
     """Retry an append until Kafka accepts it.
 
-    Earlier attempts without a response may also have appended the record.
+    An earlier attempt that received no response may also have appended the record.
     """
     while True:
         with suppress(Unknown):
@@ -77,9 +77,9 @@ def append_at_last(log: KafkaLog, stored: bytes) -> int | None:
 
 
 def read_at_last(log: KafkaLog, offset: int, but: str = "") -> list[Stored]:
-    """Retry a read until Kafka responds. If `but` is given, stop only when the error message contains it.
+    """Retry a read until it succeeds. If `but` is given, retry until an error message contains this text.
 
-    A server responds as before until it has been notified of the deletion of the topic, which happens later.
+    A Kafka broker continues to return records until it is notified that the topic has been deleted.
     """
     while True:
         try:
@@ -259,7 +259,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     admin = log._make_admin()
     (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
     done.result(60)
-    while len(notes := log.notes()) < 2:  # The loop ends when the server has received the new metadata.
+    while len(notes := log.notes()) < 2:  # The loop ends when the Kafka broker has received the new metadata.
         pass
     assert "has 2 partitions, and only the first is the shared log" in notes[0]
     assert log.check_settings() == [], "what cannot be taken back and loses nothing stops nobody"
@@ -287,13 +287,13 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
 
 
 def configs(cluster: KafkaCluster, *words: str) -> None:
-    """Run the command that `kafka-configs.sh` runs."""
+    """Execute the same command as `kafka-configs.sh`."""
     command = [*JAVA, "-cp", cluster.nodes[0].classes, "kafka.admin.ConfigCommand", *words]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def deleted(log: KafkaLog) -> None:
-    """Delete the topic of a log."""
+    """Delete the topic that contains a log."""
     admin = log._make_admin()
     (done,) = admin.delete_topics([log._topic]).values()
     done.result(60)
@@ -318,13 +318,13 @@ def test_a_topic_that_is_deleted_is_gone_once_every_answer_was_that_for_long(
     monkeypatch.setattr(log, "_is_topic_unknown", unknown)
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.5)
     with pytest.raises(Unknown, match="Unknown"):
-        log.read(2, ALL)  # A different response in between restarts the period.
+        log.read(2, ALL)  # Any other response restarts the waiting period.
     with pytest.raises(NoCluster, match=r"has no topic log\d+, and had it before, up to record 1"):
         log.read(2, ALL)
 
 
 def made_anew(log: KafkaLog) -> None:
-    """Delete the topic of a log, and create it again without records."""
+    """Delete the topic that contains a log, and create an empty topic with the same name."""
     deleted(log)
     other = KafkaLog(log._servers, log._topic)
     other.found(BEGIN)
@@ -399,7 +399,8 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
     (first,) = map(write, leader.make_flush([b"first"]))
     forgets = write(leader.make_beat({"forget": "b"}))
     (second,) = map(write, leader.make_flush([b"second"]))
-    # A producer without idempotence may append a record twice in succession, or again after later records.
+    # A producer without idempotence may append a record twice in succession, or a second time after later
+    # records.
     append(log, *[genesis] * 2, *[epoch] * 2, *[first] * 2, forgets, second, forgets, first)
     reader = Fold(CLUSTER)
     assert len(list(read_steps(log, reader))) == 10

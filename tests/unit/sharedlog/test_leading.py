@@ -1,4 +1,4 @@
-"""Tests the records that a leader writes, and the conclusions that it draws from responses."""
+"""Tests the records that a leader creates and the conclusions that it draws from the engine's responses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GENESIS = genesis_of(CLUSTER)
 
 
 def stored(body_bytes: int) -> bytes:
-    """Return the bytes of one complete CommitLog record."""
+    """Return the bytes of a single CommitLog record."""
     return encode(Record(topic="t", body=bytes(body_bytes)))
 
 
 def led() -> tuple[Fold, Leader]:
-    """Return a fold whose holder is the leader, and the leader."""
+    """Return a leader, and a fold in which this leader is the current holder."""
     fold = Fold(CLUSTER)
     fold.take(0, encode_shared(GENESIS))
     candidate = Candidate(fold, ME, {"node": "a"})
@@ -51,7 +51,7 @@ def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, 
         written = leader.make_flush(parts)
     lengths = [len(stored(size)) for one in sizes for size in [*one, 3]]
     for one in written:
-        # A CommitLog record that is too large is sent in a record of its own.
+        # A CommitLog record that exceeds the limit is sent in a BYTES record of its own.
         assert len(one.body) <= bytes_max or len(one.body) in lengths
     assert sum(one.end - one.start for one in written) == sum(map(len, parts))
     assert all(one.end == following.start for one, following in pairwise(written))
@@ -78,7 +78,7 @@ def test_any_other_success_proves_nothing_until_it_is_read(offset: int | None) -
     fold, leader = led()
     (written,) = leader.make_flush([stored(1)])
     assert leader.record_answer(offset) is Proof.NOTHING
-    # The next response is not a proof either.
+    # The next response does not prove the append either.
     assert leader.record_answer(offset and offset + 1) is Proof.NOTHING
     fold.take(offset or 5, encode_shared(written))
     fold.take((offset or 5) + 1, encode_shared(leader.make_beat({})))

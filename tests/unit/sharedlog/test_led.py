@@ -1,4 +1,4 @@
-"""Tests the offsets of leader records that a fold stores."""
+"""Tests the list of leader record offsets and CRC-32s that a fold keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the current first line of a password file is used as the password."""
+"""Tests that each read of a password file returns the first line of its current content."""
 
 from __future__ import annotations
 

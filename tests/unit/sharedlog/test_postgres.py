@@ -1,4 +1,4 @@
-"""Tests a shared log in PostgreSQL: appends require the expected head, and are accepted only with proof."""
+"""Tests a shared log in PostgreSQL, including the comparison of heads, failovers, and unsafe settings."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
     logs = [PostgresLog(conninfo, "crowded") for _ in range(4)]
     logs[0].found(BEGIN)
     failed: list[BaseException] = []
-    # The nodes append in step, so that a waiting node knows only the partitions that existed before. There is
-    # one more partition than needed.
+    # The nodes append at the same time, so that a waiting node has a list of only those partitions that
+    # existed before.
     together = Barrier(len(logs), timeout=60)
 
     def go_on(log: PostgresLog) -> None:
@@ -322,7 +322,7 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
             waiting.join()
     assert len(raised) == 1
     assert said in str(raised[0])
-    # The record exists, but it must not be reported as safe.
+    # The record exists, but it must not be reported as durable.
     assert log.head() == at(log.bounds()[1] - 1)
 
 
@@ -352,9 +352,9 @@ def test_an_append_that_is_taken_back_leaves_nothing(log: PostgresLog, conninfo:
 
 @pytest.fixture
 def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
-    """Return a function that runs commands as an operator.
+    """Provide a function that executes SQL commands as an operator.
 
-    At the end, the settings of the server are restored.
+    The server settings are restored after the test.
     """
     with psycopg.connect(conninfo, autocommit=True) as connection:
 
@@ -369,7 +369,10 @@ def admin(conninfo: str) -> Iterator[Callable[[str], object]]:
 
 
 def until(said: Callable[[], list[str]], wanted: Callable[[list[str]], bool]) -> list[str]:
-    """Return the messages as soon as they are as expected. A server may apply its settings with a delay."""
+    """Repeat a check until its messages meet a condition, and return the messages.
+
+    The server may apply changed settings with a delay.
+    """
     while not wanted(found := said()):
         pass
     return found
@@ -398,7 +401,7 @@ def test_a_setting_of_the_command_line_is_mended_there() -> None:
 def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A connection pooler drops the options of a session in the same way.
+    # A connection pooler also drops the options of a session.
     monkeypatch.setattr(postgres, "_OPTIONS", "")
     assert log.check_settings() == []
     admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET synchronous_commit = off")
@@ -415,7 +418,7 @@ def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
 
 
 def commits_of(log: PostgresLog) -> str:
-    """Return the value of `synchronous_commit` in the session that appends."""
+    """Return the value of `synchronous_commit` in the session that is used for appends."""
     with log._use_connection() as connection:
         row = connection.execute("SHOW synchronous_commit").fetchone()
     assert row is not None
@@ -504,7 +507,7 @@ def test_how_many_standbys_a_commit_waits_for(names: str, count: int) -> None:
 
 @pytest.fixture
 def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog]]:
-    """Start a primary and an asynchronous standby, and open a log on whichever of them accepts writes."""
+    """Start a primary and an asynchronous standby, and open a log on the server that accepts writes."""
     with running_servers(options=UNSYNCED) as servers:
         primary, standby = servers.primary, PostgresServer("late", UNSYNCED)
         standby.make_standby_of(str(primary.folder))
@@ -523,9 +526,9 @@ def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog
 def promote_without_the_last(
     primary: PostgresServer, standby: PostgresServer, logs: list[PostgresLog]
 ) -> None:
-    """Append two records, only the first of which reaches the standby.
+    """Append two records, of which only the first reaches the standby, and promote the standby.
 
-    Then kill the primary and promote the standby.
+    The primary is killed before the promotion.
     """
     behind = PostgresLog(standby.url)
     assert logs[0].append_if(BEGIN, [b"one"], at(0)) == 0
@@ -545,14 +548,14 @@ def promote_without_the_last(
 
 
 def has_one(log: PostgresLog) -> bool:
-    """Return whether a standby has the first record."""
+    """Return whether a standby has received the first record."""
     with suppress(NoCluster):
         return bool(log.read(0, ALL))
     return False
 
 
 def answered(ask: Callable[[], object]) -> object:
-    """Retry a call until the unavailable servers respond."""
+    """Retry a call until a server responds."""
     while True:
         try:
             return ask()
@@ -575,7 +578,7 @@ def test_a_standby_that_was_promoted_without_a_record_halts_who_has_seen_it(
     for ask in asks:
         with pytest.raises(Halted, match="promoted without all that was acknowledged"):
             answered(ask)
-    # A reader that has not read the lost record continues, and appends a different record at the same offset.
+    # A node that has not read the lost record continues, and appends a different record at the same offset.
     other = PostgresLog(standby.url)
     assert other.append_if(at(0), [b"another"], at(1)) == 1
     other.close()
@@ -660,7 +663,7 @@ def test_a_server_that_lets_nobody_in_is_asked_again(
 def asks(tmp_path: Path) -> Iterator[tuple[str, Callable[[str], object], Path]]:
     """Start a server that requires a password for `app`.
 
-    Return its URL, a function that changes the password, and a password file.
+    Return the URL of the server, a function that changes the password, and a password file.
     """
     file = tmp_path / "password"
     with running_servers() as servers, psycopg.connect(servers.url, autocommit=True) as asked:
@@ -698,7 +701,7 @@ def test_a_password_is_read_again_for_each_session(
 
 
 def refusal(log: PostgresLog) -> str:
-    """Return the error message for a session that is refused."""
+    """Return the error message for a session that the server rejects."""
     try:
         log.try_session()
     except SessionRefused as error:

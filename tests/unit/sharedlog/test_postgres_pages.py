@@ -1,4 +1,4 @@
-"""Tests a page with an invalid checksum: its records are reported, and all other records can be read."""
+"""Tests that records on a page with an invalid checksum are reported and that all others can be read."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def stored(number: int) -> bytes:
 
 
 def read_on(log: PostgresLog, offset: int) -> list[int]:
-    """Read as a node does, until all records have been read or a record is unreadable.
+    """Read in the same way as a node, up to the first unreadable record or the end of the log.
 
-    The unreadable record is returned last.
+    Return the record numbers. An unreadable record is the last one.
     """
     found: list[int] = []
     try:
@@ -84,11 +84,11 @@ def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
             before.note(stored(number))
         if is_vacuumed:
             with psycopg.connect(server.url, autocommit=True) as connection:
-                # VACUUM records the free space of each page.
+                # VACUUM updates the free space map.
                 connection.execute("VACUUM ANALYZE tidewheel_record")
         bad = server.spoil_page_of("tidewheel_record", record)
     small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "a"})))
-    for _ in range(20):  # Each session requests a page separately.
+    for _ in range(20):  # Each session selects a page separately.
         with closing(PostgresLog(server.url)) as log:
             log.note(small)
     with closing(PostgresLog(server.url)) as log:

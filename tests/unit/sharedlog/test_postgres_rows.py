@@ -1,4 +1,4 @@
-"""Tests that lost, duplicate, and changed rows are reported, and that a unique index prevents duplicates."""
+"""Tests that lost, duplicate, and changed rows are reported and that a unique index prevents duplicates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def admin(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def log(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresLog]:
-    """Return a new cluster's log with 25 records in partitions of 10 records."""
+    """Return the log of a new cluster, which has 25 records in partitions of 10 records each."""
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", SIZE)
     log = PostgresLog(conninfo, next(NAMES))
     log.found(BEGIN)
@@ -56,7 +56,7 @@ def log(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresLog]
 
 @pytest.fixture
 def unindexed(log: PostgresLog, admin: psycopg.Connection[Any]) -> PostgresLog:
-    """Return the same log without its unique index."""
+    """Return the log after its unique index has been dropped."""
     run(admin, f"DROP INDEX {log._log}_record_record_idx; CREATE INDEX ON {log._log}_record (record)")
     return log
 

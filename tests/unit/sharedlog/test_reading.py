@@ -23,7 +23,7 @@ GENESIS, EPOCH, FIRST, BEAT, SECOND, LAST, END = range(7)
 
 
 def written(*, is_dense: bool = True) -> MemoryEngine:
-    """Return an engine that contains a GENESIS, an EPOCH, BYTES, a BEAT, BYTES, and a BEAT."""
+    """Return an engine that contains these records: GENESIS, EPOCH, BYTES, BEAT, BYTES, BEAT."""
     engine = MemoryEngine(Random(1), NOWHERE if is_dense else None)
     engine.is_well = True
     fold = Fold(CLUSTER)

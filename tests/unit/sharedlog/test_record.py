@@ -1,4 +1,4 @@
-"""Tests the encoding of shared log records."""
+"""Tests the encoding and decoding of shared log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the faults that the checks of a log find, and how long they are reported."""
+"""Tests the faults that the scrub of a log finds, and the time for which the faults are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def engine() -> CountedEngine:
 
 
 def faults_of(engine: CountedEngine) -> list[str]:
-    """Return the faults that a pass through the log finds."""
+    """Return the faults that a pass over the log finds."""
     found, looked = list[str](), CheckResult([], 0, is_whole=False)
     while not looked.is_whole:
         looked = read_range(engine, CLUSTER, looked.next_record)

@@ -21,7 +21,7 @@ NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Nowhere:
-    """A local log that discards all data."""
+    """A local log that discards all parts."""
 
     appends_max = 1
 
@@ -78,7 +78,7 @@ def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
 
 
 def folded(engine: MemoryEngine) -> Fold:
-    """Return the state of a reader that has read the whole log."""
+    """Return the fold of a reader that has read the whole log."""
     fold = Fold(CLUSTER)
     for offset, stored in enumerate(engine.records):
         fold.take(offset, stored)
@@ -94,7 +94,7 @@ def note(engine: MemoryEngine) -> None:
 
 
 def lead(engine: MemoryEngine) -> None:
-    """Let another node become the leader in an engine that does not compare heads."""
+    """Make another node the leader in an engine that does not compare heads."""
     epoch = Candidate(folded(engine), b"who leads epoch2", {"node": "b"}).epoch
     engine.found(encode(epoch))
 
@@ -119,7 +119,7 @@ def test_an_append_is_accepted_if_and_only_if_the_log_says_that_this_node_still_
     is_accepted: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Like Kafka, the engine accepts the records of a former leader and reports success."""
+    """Like Kafka, the engine reports success for the records of a former leader."""
     engine, now_ms = MemoryEngine(Random(1)), 0
     engine.is_well = True
     sink = leading(engine, lambda: now_ms)

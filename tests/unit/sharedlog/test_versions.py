@@ -1,4 +1,4 @@
-"""Tests that the version of a cluster is stored, never decreases, and stops older programs."""
+"""Tests that the finalized version of a cluster is stored, never decreases, and stops older programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER, ME = b"c" * 16, b"m" * 16
 
 
 def record(kind: Kind, facts: dict[str, object]) -> SharedRecord:
-    """Return a record of an empty history in epoch 1. A GENESIS record has no epoch."""
+    """Return a record for an empty history in epoch 1. The epoch of a GENESIS record is 0."""
     epoch, holder = (0, NOBODY) if kind is Kind.GENESIS else (1, ME)
     return SharedRecord(
         CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts) if facts else b""
@@ -79,7 +79,7 @@ def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_rea
     with pytest.raises(Halted, match=why):
         folded(record(Kind.GENESIS, {"finalized": NEWER}))
     fold = folded(GENESIS, EPOCH)
-    for _ in range(2):  # The fold does not accept any further records.
+    for _ in range(2):  # A fold that has halted does not accept further records.
         with pytest.raises(Halted, match=why):
             fold.take(2, encode(record(Kind.BEAT, {"finalize": NEWER})))
     frozen = folded(GENESIS, EPOCH).freeze()

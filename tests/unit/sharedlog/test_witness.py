@@ -1,4 +1,4 @@
-"""Tests that the loss of records that a process has read is detected, regardless of the copy."""
+"""Tests that the loss of a record that a process has read is detected, whichever copy the process uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Play:
-    """A log with a GENESIS, five notes, and an EPOCH.
+    """A log that contains a GENESIS record, five HOLD records, and an EPOCH record.
 
     One fold has read all records, and another fold has read none.
     """
@@ -48,7 +48,7 @@ class Play:
         self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
 
     def require_records(self, fold: Fold) -> None:
-        """Repeat the check until the result is certain."""
+        """Verify that the first check raises `Unknown`, and repeat the check after `LOST_MS`."""
         with pytest.raises(Unknown, match="asked anew"):
             self.witness.require_records(self.engine, fold)
         self.now_ms += LOST_MS
@@ -148,7 +148,7 @@ def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and
     play = Play()
     play.witness.verify_last_record(play.engine, play.fold)
     play.engine.lose_end()
-    # The record is lost, or the server returns an outdated response.
+    # Either the record is lost, or the server returns an outdated response.
     play.witness.verify_last_record(play.engine, play.fold)
     while play.engine.end_offset < 9:
         play.note(77)
@@ -157,7 +157,7 @@ def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and
 
 
 class Standby(MemoryEngine):
-    """A lagging standby, which raises an error for reads beyond its end."""
+    """A lagging standby, which raises an exception for reads beyond the end of its log."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         if offset > self.end_offset:

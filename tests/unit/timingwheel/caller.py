@@ -1,6 +1,6 @@
-"""A caller of the upper levels that behaves like the broker.
+"""Simulates the broker as a caller of the upper levels of the timing wheel.
 
-The caller has its own wheel, log, and checkpoints, and can crash.
+The simulated broker has its own wheel, log, and checkpoints, and can crash.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ FOREVER_MS = 1 << 60
 
 
 def record_of(offset: int) -> bytes:
-    """Return the bytes at an offset of the log, including their CRC."""
+    """Return the log record at an offset, including its CRC."""
     content = b"record %d " % offset * (1 + offset % 5)
     return content + record.crc_text(zlib.crc32(content) & record.CRC_MASK)
 
 
 def fetch(offsets: Numbers) -> tuple[Rows, list[bytes]]:
-    """Return the records at the given offsets, as the log would."""
+    """Return the rows and records of the timers at the given log offsets."""
     rows = np.zeros(len(offsets), ROW)
     rows["timer_offset"], rows["queue"], rows["id_hash"] = offsets, offsets % 7, offsets * 31
     return rows, [record_of(offset) for offset in offsets.tolist()]
 
 
 class Caller:
-    """A caller that adds, cancels, and delivers timers. `pending` contains the timers that must exist."""
+    """A caller that adds, cancels, and delivers timers. `pending` contains the expected pending timers."""
 
     def __init__(self, disk: Disk, now_ms: int, rows_max: int = 5) -> None:
         self.disk, self.now_ms, self.rows_max = disk, now_ms, rows_max
@@ -90,7 +90,7 @@ class Caller:
             self._logged_count = len(self.log)
 
     def write_checkpoint(self) -> None:
-        """Perform the work of the worker. The result is not visible until the end."""
+        """Write the files of the checkpoint. The changes take effect only when the checkpoint ends."""
         if self.checkpoint is not None and self.checkpoint.new_files is None:
             self.checkpoint.write(self.disk, fetch)
 
@@ -108,7 +108,7 @@ class Caller:
         self.partitions.written(done)
 
     def crash(self, choose: Callable[[int], int] = lambda length: length // 2) -> None:
-        """Discard all memory, and restart from the last snapshot and the log after it."""
+        """Discard the in-memory state, and restart from the last snapshot and the later log entries."""
         if isinstance(self.disk, MemoryDisk):
             self.disk.crash(choose)
         self.partitions = Partitions(self.disk, self.now_ms, self.rows_max)
@@ -119,7 +119,7 @@ class Caller:
             self._apply(verb, sort_key)
 
     def settle(self) -> None:
-        """Deliver all timers that are due, performing any reads and writes that are necessary."""
+        """Deliver all due timers. Reads and checkpoints are performed as needed."""
         for _ in range(10_000):
             self.look()
             moved = self.read()
@@ -135,7 +135,7 @@ class Caller:
         raise AssertionError("it never settles")
 
     def deliver(self, count_max: int) -> bool:
-        """Deliver up to `count_max` rows, or the timers of the wheel that precede them."""
+        """Deliver up to `count_max` rows, or the first timer of the wheel if it precedes the next row."""
         first = min(self.wheel, default=None)
         head_ms = self.partitions.head_due_ms()
         if head_ms is not None and head_ms <= self.now_ms and (first is None or head_ms <= first[0]):

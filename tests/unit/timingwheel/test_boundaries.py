@@ -1,4 +1,4 @@
-"""Tests the boundaries and slots of the upper levels, for single timers and for many timers at once."""
+"""Tests the boundaries and slots of the upper levels, for single timers and for arrays of timers."""
 
 from __future__ import annotations
 

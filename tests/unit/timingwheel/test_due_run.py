@@ -1,4 +1,4 @@
-"""Tests the order in which the timers of a file are returned."""
+"""Tests the order in which the timers of a file are read."""
 
 from __future__ import annotations
 

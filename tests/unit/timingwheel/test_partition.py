@@ -1,4 +1,4 @@
-"""Tests that damaged batches of a timer file are reported, and that all other batches can be read."""
+"""Tests that damaged batches of a timer file are reported and that all other batches can be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pairs_of(*offsets: int) -> partition.Rows:
 
 
 def stored() -> tuple[MemoryDisk, int, list[int]]:
-    """Return a file with three batches, one of each kind, and the position of each batch."""
+    """Return a file that contains one batch of each kind, and the position of each batch."""
     disk, length, starts = MemoryDisk(), 0, []
     first = partition.encode_rows(0, rows_of(1, 2), [b"one", b"twice"])
     for encode in (

@@ -1,4 +1,4 @@
-"""Tests the upper levels against a set, with changes, checkpoints, reads, clock jumps, and crashes."""
+"""Compares the upper levels with a set during changes, checkpoints, reads, clock jumps, and crashes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_agrees_with_a_set(seed: int, rows_max: int) -> None:
 
 
 def agree(caller: Caller) -> None:
-    """Verify that the listed and counted timers are the pending timers."""
+    """Verify that the listed and counted timers are exactly the pending timers."""
     expected = sorted(caller.pending)
     assert caller.listed() == expected
     assert caller.partitions.count(0, FOREVER_MS) == len(expected)
@@ -96,9 +96,9 @@ def agree(caller: Caller) -> None:
 
 
 def run_out(caller: Caller) -> None:
-    """Advance to each event in turn until no timer is pending. No call is made earlier than requested."""
+    """Advance from event to event until no timer is pending, without making a call before its time."""
     caller.end_checkpoint()
-    settle(caller)  # Timers that are being read ahead are returned to the reader.
+    settle(caller)  # A read that is in progress is completed first.
     for _ in range(500):
         upcoming_ms = caller.partitions.next_advance_ms(caller.now_ms)
         times = [time for time in (upcoming_ms, *(due for due, _ in caller.wheel)) if time is not None]
@@ -111,7 +111,7 @@ def run_out(caller: Caller) -> None:
 
 
 def filled(delays_ms: list[int], rows_max: int = 5) -> Caller:
-    """Return a caller whose timers are all in files."""
+    """Return a caller that has written all of its timers to files."""
     caller = Caller(MemoryDisk(), START_MS, rows_max)
     caller.put_many([START_MS + delay_ms for delay_ms in delays_ms])
     write(caller)
@@ -245,7 +245,7 @@ def test_a_file_beside_those_of_a_snapshot_stays_until_nothing_is_in_doubt() -> 
 
 
 def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
-    """The failed checkpoint left more bytes than the next one writes."""
+    """The failed checkpoint writes more bytes than the next checkpoint."""
     caller = filled([60_000])
     caller.put_many([START_MS + 60_001] * 9)
     caller.begin_checkpoint()
@@ -300,7 +300,7 @@ def test_a_damaged_file_is_told_of_and_kept_after_its_split() -> None:
 
 
 def test_a_split_copies_no_damaged_record() -> None:
-    """The timer is kept without its record, so that the record is read from the log again."""
+    """A timer with a damaged record is stored without the record, which is then read from the log."""
     dues_ms = [START_MS + 5 * DAY_MS + number for number in range(9)]
     caller = filled([due_ms - START_MS for due_ms in dues_ms])
     path, row = caller.partitions.find(dues_ms[1], 2) or ("", [])
@@ -324,7 +324,7 @@ def test_a_split_copies_no_damaged_record() -> None:
 
 @pytest.mark.parametrize("cut_to", [None, 0, 200])
 def test_what_a_split_file_has_lost_is_told_again_after_a_start(cut_to: int | None) -> None:
-    """This failure was found by the timer simulation with seed 39.
+    """The timer simulation found this failure with seed 39.
 
     Three timers were never delivered, because the lost file was no longer listed anywhere.
     """

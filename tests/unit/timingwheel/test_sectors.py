@@ -1,4 +1,4 @@
-"""Tests that a file on a disk with bad sectors is read completely, with zeros for the unreadable parts."""
+"""Tests that a file with bad sectors is read completely and that unreadable blocks are returned as zeros."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PATH = "timers/it"
 
 
 class BadSectors(MemoryDisk):
-    """A disk that cannot read some blocks.
+    """A disk on which some blocks cannot be read.
 
-    If `is_short` is true, it returns the bytes before a bad block, as Linux does.
+    If `is_short` is true, a read returns the bytes that precede a bad block, as on Linux.
     """
 
     def __init__(self, bad: set[int], *, is_short: bool) -> None:
@@ -61,7 +61,9 @@ def test_a_bad_sector_costs_its_block_alone(
     disk = BadSectors(bad, is_short=is_short)
     there = as_read(written(disk, tail_bytes), bad)
     position = min(span[0], len(there))
-    length = min(span[1], len(there) - position)  # The length does not exceed the file, as in a snapshot.
+    length = min(
+        span[1], len(there) - position
+    )  # As in a snapshot, the length does not exceed the file length.
     unread: list[sectors.Extent] = []
     assert sectors.read(disk, PATH, position, length, unread) == there[position : position + length]
     end = position + length

@@ -1,4 +1,4 @@
-"""Tests the wheel against a sorted list on all levels."""
+"""Compares the timing wheel with a sorted list on all levels."""
 
 from __future__ import annotations
 

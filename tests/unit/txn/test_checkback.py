@@ -1,4 +1,4 @@
-"""Tests half messages that wait for a producer against an oracle that uses lists."""
+"""Compares the waiting list of half messages with an oracle that uses plain lists."""
 
 from __future__ import annotations
 

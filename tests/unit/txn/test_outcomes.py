@@ -1,4 +1,4 @@
-"""Tests the contents and order of the half message tables, and their cost for the garbage collector."""
+"""Tests the contents and order of the half message tables, and their garbage collection cost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ COUNT = 3_000
 
 
 def filled() -> Outcomes:
-    """Create open, expired, and committed half messages, one third each.
+    """Create tables in which one third each of the half messages are open, expired, and committed.
 
-    One of the expired half messages has a late end.
+    For one of the expired half messages, a late attempt to end it is recorded.
     """
     outcomes = Outcomes()
     for number in range(COUNT):

@@ -1,4 +1,4 @@
-"""Tests that recent half messages are kept for their commits, and that their number is limited."""
+"""Tests that recent half messages are kept until they are committed, and that their total size is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a set of log offsets behaves like a sorted list after any changes."""
+"""Tests that a set of log offsets has the same contents as a sorted list after random changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a transaction ends only once, and tests transaction IDs and check-back times."""
+"""Tests the state transitions of transactions, the transaction IDs, and the check-back times."""
 
 from __future__ import annotations
 
