@@ -1,9 +1,10 @@
-"""A shared log in memory, which keeps what it accepts and else does what engines do.
+"""Implements a shared log engine in memory that simulates the failures of real engines.
 
-It answers late, twice or never, and has records land late or twice. Like Kafka it accepts whatever comes, so
-that everything rests on the order in its log; with a `head` it compares, as PostgreSQL does. `lose_end`
-breaks it, as a forced unclean election does; `spoil` loses, doubles or changes one record, as a bad disk or
-an operator's statement does.
+An append may time out, and a record may be appended late or twice. Without a `head`, the engine accepts all
+records, as Kafka does, so that the order of the records in the log determines which of them are valid. With a
+`head`, the engine compares heads, as PostgreSQL does. Accepted records are lost or changed only by `lose_end`
+and `spoil`. `lose_end` simulates a forced unclean leader election. `spoil` loses, duplicates, or changes a
+record, as a bad disk or an operator's SQL statement might.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sharedlog.errors import Refused, Unknown
 
 
 class Answer(NamedTuple):
-    """What an append was told; `offset` is None where a success has none, `is_ok` False after a time-out."""
+    """The response to an append, with the offset if it is known. After a timeout, `is_ok` is false."""
 
     is_ok: bool
     offset: int | None = None
@@ -27,48 +28,48 @@ TIMED_OUT: Final = Answer(False)
 
 
 class MemoryEngine:
-    """The records of one log; `random` decides what becomes of an append."""
+    """An engine that stores a single log. `random` determines the result of each append."""
 
     def __init__(self, random: Random, head: Head | None = None) -> None:
         self.records: list[bytes] = []
         self.first_offset = 0
         self.now_ms = 0
         self.is_away = False
-        """Whether every call times out."""
+        """True if every call times out."""
         self.is_well = False
-        """Whether nothing befalls calls any more."""
+        """True if all calls succeed."""
         self.is_dense = head is not None
-        """Whether offsets leave no gap; a Kafka's may."""
+        """True if offsets are contiguous."""
         self._head = head
-        """What the next record must follow; None: the engine does not compare."""
+        """The head that the next append must specify, or None if the engine does not compare heads."""
         self._taken_ms: list[int] = []
         self._heads: list[Head | None] = []
-        """The head behind each record; None behind one of an append that goes on."""
+        """The head after each record, or None if further records of the same append follow."""
         self.troubles: list[str] = []
-        """What is wrong with its settings."""
+        """The messages that `check_settings` returns."""
         self.is_short = False
-        """Whether the log has lost its end."""
+        """True if the end of the log was lost."""
         self.spoiled: dict[int, list[bytes]] = {}
-        """What the engine returns at an offset instead of the record that it accepted there."""
+        """The rows that the engine returns instead of the accepted record, keyed by offset."""
         self._random = random
         self._late: list[bytes] = []
 
     @property
     def compares(self) -> bool:
-        """Whether an append lands only behind the head that its writer names."""
+        """True if an append succeeds only if the head equals the head specified by the writer."""
         return self._head is not None
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return len(self.records)
 
     def found(self, stored: bytes) -> None:
-        """Begin with a record."""
+        """Append the first record of the log."""
         self._land(stored)
 
     def append(self, stored: bytes) -> Answer:
-        """Let a record land now, later, twice or never."""
+        """Append a record immediately, later, twice, or never."""
         random = self._random
         if self.is_well:
             return Answer(True, self._land(stored))
@@ -87,7 +88,7 @@ class MemoryEngine:
         return next(outcome for until, outcome in outcomes if chance < until)()
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records as an engine of the port does (`sharedlog.engine`)."""
+        """Append records as specified by the engine interface (`sharedlog.engine`)."""
         if self.is_away:
             raise Unknown("The engine is away.")
         if self._head is not None:
@@ -118,12 +119,12 @@ class MemoryEngine:
         return offset
 
     def note(self, stored: bytes) -> None:
-        """Append a record whoever leads."""
+        """Append a record without comparing the head."""
         if self.is_away or not self.append(stored).is_ok:
             raise Unknown("The engine did not answer.")
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return some records from an offset on."""
+        """Return a random number of records, starting at an offset."""
         if self.is_away or (not self.is_well and self._random.random() < 0.02):
             raise Unknown("The engine did not answer.")
         until, found = self._random.randrange(1, 8), list[Stored]()
@@ -134,37 +135,38 @@ class MemoryEngine:
         return found
 
     def rows(self, offset: int) -> list[bytes]:
-        """Return what lies at an offset: one record, unless it is spoiled."""
+        """Return the rows at an offset. Unless the record is spoiled, there is exactly one row."""
         return self.spoiled.get(offset, [self.records[offset]])
 
     def spoil(self, offset: int, *rows: bytes) -> None:
-        """Let these rows, none, one or more, lie at an offset from now on."""
+        """Replace the record at an offset with the given rows, of which there may be none."""
         self.spoiled[offset] = list(rows)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset that is left, and the one behind the last record."""
+        """Return the offset of the first remaining record and the offset after the last record."""
         if self.is_away:
             raise Unknown("The engine is away.")
         return self.first_offset, self.end_offset
 
     def trim(self, offset: int) -> None:
-        """Let go of the records before an offset."""
+        """Delete all records before an offset."""
         self.first_offset = max(self.first_offset, offset)
 
     def check_settings(self) -> list[str]:
-        """Return what is wrong with its settings."""
+        """Return the messages that the test has specified."""
         if self.is_away:
             raise Unknown("The engine is away.")
         return list(self.troubles)
 
     def lose_end(self) -> bool:
-        """Lose some of the newest records, which were accepted; return whether writers are refused for that.
+        """Lose some of the newest accepted records, and return whether later appends are refused as a result.
 
-        What a writer has in hand is refused unless it names the head that is left: a BEAT moves none.
+        If all lost records are of kinds that do not change the head, such as BEAT, later appends are not
+        refused.
         """
         head = self._head
         end = max(self.first_offset, self.end_offset - self._random.randrange(1, 6))
-        if self._head is not None:  # it compares, and loses appends as wholes
+        if self._head is not None:  # An engine that compares heads loses only whole appends.
             end = max(1, end)
             while self._heads[end - 1] is None:
                 end -= 1

@@ -1,4 +1,4 @@
-"""`tidewheel txn` as its users meet it: a stuck order, who was asked, an end by hand, and every mistake."""
+"""Tests `tidewheel txn`, including the resolution of expired transactions and the reports of mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLIENT_MISTAKE, REFUSED, NO_BROKER = 2, 4, 3
 
 
 class Shop(TransactionChecker):
-    """A producer of orders, over the official client; it never knows what became of one unless told."""
+    """A producer that uses the official client and responds to check-backs with `resolution`."""
 
     def __init__(self, listen: str) -> None:
         self.resolution = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
@@ -47,7 +47,7 @@ class Shop(TransactionChecker):
         return self.resolution
 
     def half(self, key: str) -> Any:
-        """Send a half, and leave it alone."""
+        """Send a half message without ending the transaction."""
         transaction, message = self.producer.begin_transaction(), Message()
         message.topic, message.body, message.keys, message.tag = TOPIC, b"an order", key, "paid"
         self.producer.send(message, transaction)
@@ -55,7 +55,7 @@ class Shop(TransactionChecker):
 
 
 class Serving:
-    """A broker that gives up on halves after two checks, and its commands."""
+    """A broker that sends at most two transaction check-backs, and functions that run its commands."""
 
     def __init__(self, folder: Path, eventually: Any) -> None:
         self._eventually = eventually
@@ -64,7 +64,7 @@ class Serving:
         self.process, self.listen, self.http = served.process, served.listen, served.http
 
     def txn(self, *arguments: str, code: int = 0) -> str:
-        """Run `tidewheel txn` in a terminal of 80 characters; returns all that it said."""
+        """Run `tidewheel txn` in a terminal with 80 columns, and return the complete output."""
         environment = {"TIDEWHEEL_HTTP": self.http, "NO_COLOR": "1", "COLUMNS": "80"}
         done = tidewheel("txn", *arguments, environment=environment)
         said = done.stdout + done.stderr
@@ -73,11 +73,11 @@ class Serving:
         return said
 
     def listed(self, *arguments: str) -> list[dict[str, Any]]:
-        """Return what `txn ls --json` lists."""
+        """Return the transactions listed by `txn ls --json`."""
         return list(json.loads(self.txn("ls", "--json", *arguments)))
 
     def expired(self, count: int) -> list[str]:
-        """Return the ids of so many expired transactions, once there are."""
+        """Wait until `count` transactions have expired, and return their IDs."""
         self._eventually(lambda: len(self.listed("--state", "expired")) == count)
         return [one["transaction_id"] for one in self.listed("--state", "expired")]
 

@@ -1,14 +1,16 @@
-"""Nodes over one shared log, each of which may be killed, stand, lead, write, take checkpoints and trim.
+"""Simulates nodes that use a shared log: kills, candidacies, appends, checkpoints, and trimming.
 
-A model of what a cluster does with `sharedlog`, without the broker: the history is made of operations of
-eight bytes. What a leader was told is accepted is noted; a reader that reads the whole log afterwards must
-find each of them once, and every node the same history.
+The simulation models how a cluster uses the `sharedlog` package, without a broker. The history consists of
+operations of eight bytes each. The operations that leaders may acknowledge are recorded. A reader that reads
+the whole log must find each of these operations exactly once, and all nodes must have the same history.
 
-With `Rules.spoils` the engine keeps its promises but for one: a record is lost, doubled or changed where it
-lies. It compares heads then, as PostgreSQL does. No node may differ from what was accepted, and each that
-meets the record halts with an error that names it; where it was only doubled, none does.
+With `Rules.spoils`, the engine compares heads, as PostgreSQL does, and loses, duplicates, or changes a single
+accepted record. No node may have a history that differs from the accepted history. Each node that reads the
+spoiled record must halt with an error message that contains the record number. If the record is only
+duplicated, no node may halt.
 
-After `replication_model.py` of the shared references, over the real records and the real fold.
+The simulation is based on `replication_model.py` of the shared references, but uses the real records and the
+real fold.
 """
 
 from __future__ import annotations
@@ -34,29 +36,29 @@ CLUSTER = b"one cluster's id"
 OPERATION = struct.Struct(">II")
 STEPS = 200
 FAULTS: Final = ("doubled", "doubled and another", "lost", "changed", "another's")
-"""What may become of a record where it lies."""
+"""The ways in which a record can be spoiled."""
 
 
 @dataclass
 class Rules:
-    """What a mutant leaves out; the world keeps all of it."""
+    """The rules of the simulation. A mutant omits one of the rules."""
 
     trims_below_count: int = 2
     is_local_disk_believed: bool = False
     is_holder_drawn: bool = True
     spoils: bool = False
-    """Whether the engine spoils a record, and else does all that it should."""
+    """True if the engine spoils a record but otherwise works correctly."""
 
 
 @dataclass
 class Reader:
-    """A fold, and the operations that it has accepted."""
+    """A fold, and the operations that have been accepted."""
 
     fold: Fold = field(default_factory=lambda: Fold(CLUSTER))
     operations: list[int] = field(default_factory=list)
 
     def read(self, engine: MemoryEngine, until: int) -> None:
-        """Take what the log has up to an offset; raise `Halted`."""
+        """Apply all records before an offset, or raise `Halted`."""
         if max(self.fold.next_offset, until) > engine.end_offset:
             raise Halted("The shared log has lost its end.")
         while self.fold.next_offset < until:
@@ -75,39 +77,39 @@ class Reader:
             self.operations += [number for one in step.flush for number in operations_of(one.body)]
 
     def checkpoint(self) -> str:
-        """Return all that a node needs to go on from here, as it would lie on a disk."""
+        """Return the encoded state, from which a node can continue."""
         return json.dumps({"fold": self.fold.freeze(), "operations": self.operations})
 
     @classmethod
     def of(cls, checkpoint: str) -> Reader:
-        """Return what a checkpoint keeps."""
+        """Restore a reader from a checkpoint."""
         kept = json.loads(checkpoint)
         return cls(Fold.thaw(kept["fold"]), kept["operations"])
 
 
 class Node:
-    """One machine: its checkpoints, which are synced, and what a kill takes."""
+    """A node with synced checkpoints, and with state in memory that is lost when the node is killed."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self._world = name, world
         self.checkpoints: list[str] = []
         self.is_up, self.has_disk, self.is_halted = True, True, False
         self.is_stuck = False
-        """Whether the log begins behind what the node has, and no other has a checkpoint."""
+        """True if the node needs trimmed records, and no other node has a suitable checkpoint."""
         self.written: list[int] = []
-        """Operations that lie on the local disk, accepted or not."""
+        """The operations on the local disk, including those that were not accepted."""
         self.reader = Reader()
         self.candidate: Candidate | None = None
         self.epoch_offset: int | None = None
-        """Where the candidate's EPOCH lies, once it is appended."""
+        """The offset of the candidate's EPOCH record, or None if it has not been appended."""
         self.leader: Leader | None = None
 
     def kill(self) -> None:
-        """End without a word."""
+        """Stop the node without a clean shutdown."""
         self.is_up, self.leader, self.candidate = False, None, None
 
     def start(self) -> None:
-        """Begin again from the newest checkpoint, or a peer's where the log begins behind it."""
+        """Start from the newest checkpoint, or from that of another node if required records were trimmed."""
         self.is_up, self.leader, self.candidate = True, None, None
         self.reader = Reader.of(self.checkpoints[-1]) if self.checkpoints else Reader()
         if self._world.rules.is_local_disk_believed and len(self.written) > len(self.reader.operations):
@@ -119,7 +121,7 @@ class Node:
         self.is_stuck = self._is_behind()
 
     def stand(self) -> None:
-        """Read to the end, to lead."""
+        """Read to the end of the log, and become a candidate."""
         engine = self._world.engine
         if self._is_behind():
             self.is_stuck = True
@@ -132,7 +134,7 @@ class Node:
         self.candidate, self.epoch_offset = Candidate(self.reader.fold, holder, {"node": self.name}), None
 
     def begin_epoch(self) -> None:
-        """Append the EPOCH; others may have done so since the log was read."""
+        """Append the candidate's EPOCH record, even if another node has appended one in the meantime."""
         assert self.candidate is not None
         epoch = self.candidate.epoch
         if self._world.refuses(epoch.epoch - 1, Position(epoch.start, epoch.chain)):
@@ -144,7 +146,7 @@ class Node:
             self.candidate = None
 
     def decide(self) -> None:
-        """Read up to the EPOCH; lead if the log says so."""
+        """Read up to the candidate's EPOCH record, and become the leader if the candidate has won."""
         assert self.candidate is not None
         assert self.epoch_offset is not None
         candidate, offset, self.candidate = self.candidate, self.epoch_offset, None
@@ -158,10 +160,10 @@ class Node:
             self.leader = Leader(self.reader.fold)
 
     def write(self, operations: list[int]) -> list[int]:
-        """Write a flush; return the operations that may be acknowledged."""
+        """Append a flush, and return the operations that may be acknowledged."""
         assert self.leader is not None
         self.written = self.reader.operations + operations
-        if self._world.random.random() < 0.03:  # after the local write
+        if self._world.random.random() < 0.03:  # The node is killed after the local write.
             self.kill()
             return []
         if self._world.refuses(self.reader.fold.epoch, self.leader.position):
@@ -180,7 +182,7 @@ class Node:
         return operations
 
     def _prove(self) -> bool:
-        """Append a BEAT, read up to it, and ask the fold."""
+        """Append a BEAT, read up to this BEAT, and return whether the fold proves the leader's records."""
         assert self.leader is not None
         answer = self._world.engine.append(encode(self.leader.make_beat({})))
         if not answer.is_ok or answer.offset is None:
@@ -200,7 +202,7 @@ class Node:
 
 
 class World:
-    """Three nodes, and an oracle of what was acknowledged."""
+    """A cluster of three nodes, and the operations that were acknowledged."""
 
     def __init__(self, seed: int, rules: Rules | None = None) -> None:
         self.random, self.rules = Random(seed), rules or Rules()
@@ -214,25 +216,25 @@ class World:
         self._count = 0
         self._has_lost_disk = False
         self.fault = ""
-        """What became of a record, and of which: `spoiled_at`."""
+        """The way in which the record at `spoiled_at` was spoiled, or "" if no record was spoiled."""
         self.spoiled_at = -1
         self.engine.is_well = self.rules.spoils
         self.engine.is_dense = self.rules.spoils and seed % 2 == 1
         self.is_truncating &= not self.rules.spoils
 
     def checkpoints(self) -> list[str]:
-        """Return the checkpoints that can be had from a machine."""
+        """Return the checkpoints of all nodes that have a disk."""
         return [one for node in self.nodes if node.has_disk for one in node.checkpoints]
 
     def run(self) -> None:
-        """Take all steps; look now and then."""
+        """Perform all steps, and check the result regularly."""
         for number in range(STEPS):
             self.step()
             if number % 20 == 19:
                 self.check()
 
     def step(self) -> None:
-        """Let one node do something."""
+        """Perform a random action of a random node."""
         node = self.random.choice(self.nodes)
         if node.is_halted:
             return
@@ -245,14 +247,14 @@ class World:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the engine has lost or changed something; what is only doubled is all there."""
+        """True if the engine has lost or changed a record. A duplicate record does not count."""
         return self.engine.is_short or self.fault not in ("", "doubled")
 
     def _require_named(self, error: Halted) -> None:
-        """Require that an error names the record that was spoiled.
+        """Verify that the error message contains the number of the spoiled record.
 
-        One that is another record of the log now is found out by those behind it, and so is one that is lost
-        where offsets may have gaps.
+        If the spoiled record was replaced by another record of the log, or was lost from a log whose offsets
+        may have gaps, a later record reveals the fault. In these cases, the number is not verified.
         """
         said = str(error)
         assert said, "a halt without a sentence"
@@ -262,28 +264,28 @@ class World:
             assert f"Record {self.spoiled_at} " in said, f"record {self.spoiled_at} was {self.fault}: {said}"
 
     def _require_found(self, fold: Fold, named: int) -> None:
-        """Let who has read all look where another cannot read on: by its own look it finds what is wrong."""
+        """Verify that a node that has read the whole log finds the fault reported by another node."""
         found = fault_at(self.engine, fold, named)
         if self.spoiled_at < self.engine.first_offset:
             return  # trimmed
         assert f"Record {self.spoiled_at} " in found, f"record {self.spoiled_at} was {self.fault}: {found!r}"
 
     def refuses(self, epoch: int, position: Position) -> bool:
-        """Return whether the engine, if it compares, has another head than a writer."""
+        """Return whether the engine compares heads and its head differs from the writer's head."""
         if not self.rules.spoils:
             return False
         truth = self.truth().fold
         return (epoch, position) != (truth.epoch, Position(truth.end, truth.chain))
 
     def truth(self) -> Reader:
-        """Return a reader of all that was accepted, whatever became of it since."""
+        """Return a reader that has read all accepted records, before any of them was spoiled."""
         reader = Reader()
         for offset, stored in enumerate(self.engine.records):
             reader._accept(reader.fold.take(offset, stored))
         return reader
 
     def _spoil(self) -> None:
-        """Let a record that was accepted be lost, doubled or changed where it lies."""
+        """Spoil a random accepted record in a random way."""
         engine, random = self.engine, self.random
         at = random.randrange(engine.first_offset, engine.end_offset)
         stored, other = engine.records[at], random.choice(engine.records[:at] or [b"nothing"])
@@ -341,14 +343,14 @@ class World:
             node.reader.read(engine, self.random.randrange(at, engine.end_offset + 1))
 
     def _lose_disk(self, node: Node) -> None:
-        """One machine's disk may be lost."""
+        """Lose the disk of a node, unless the disk of a node was lost before."""
         if not self._has_lost_disk:
             self._has_lost_disk = True
             node.checkpoints, node.written = [], []
             node.kill()
 
     def _trim(self) -> None:
-        """Let go of what enough machines hold in two checkpoints."""
+        """Trim the records that are covered by the older checkpoints of enough nodes."""
         held = sorted(
             (
                 Reader.of(one.checkpoints[0]).fold.next_offset
@@ -361,7 +363,7 @@ class World:
             self.engine.trim(held[self.rules.trims_below_count - 1])
 
     def check(self) -> None:
-        """Compare what was acknowledged, and every node, with a reader of the whole log."""
+        """Compare the acknowledged operations and all nodes with a reader of the whole log."""
         all_of_it = self.truth() if self.rules.spoils else Reader()
         try:
             all_of_it.read(self.engine, self.engine.end_offset)
@@ -380,7 +382,7 @@ class World:
         assert self.engine.is_short or self._can_be_rebuilt(), "nobody can rebuild what was trimmed"
 
     def _compare(self, node: Node, all_of_it: Reader) -> None:
-        """Let a copy of a node read on to the end: it has the same history, or halts where it may."""
+        """Verify that a copy of a node that reads to the end has the same history or halts correctly."""
         at = node.reader.fold.next_offset
         accepted = all_of_it.operations[: len(node.reader.operations)]
         is_same = self.engine.is_short or node.reader.operations == accepted
@@ -389,7 +391,7 @@ class World:
         if not node.is_up or node.is_stuck or node.is_halted or out_of_reach:
             return
         if self.engine.is_short and node.reader.fold.epoch > all_of_it.fold.epoch:
-            return  # it knows an epoch that is gone; it hears nobody, stands, and finds out
+            return  # The node's epoch was lost. The node detects the loss when it becomes a candidate.
         copy = Reader.of(node.reader.checkpoint())
         try:
             copy.read(self.engine, self.engine.end_offset)
@@ -406,9 +408,10 @@ class World:
         assert copy.operations == all_of_it.operations, f"{node.name} has another history, in silence"
 
     def _said_next(self, fold: Fold) -> list[SharedRecord]:
-        """Return what readers of the log hear next: a BEAT of its leader, or the EPOCH and BEAT of another.
+        """Return the next records of the log: a BEAT of the leader, or the EPOCH and BEAT of another node.
 
-        Raise `Halted` where whoever has read the log halts at the BEAT, as the leader knows of lost records.
+        Raise `Halted` if a reader of the log halts at the leader's BEAT, because records were lost that the
+        leader has read.
         """
         following = Fold.thaw(fold.freeze())
         for leader in [one.leader for one in self.nodes if one.leader is not None]:
@@ -428,5 +431,5 @@ class World:
 
 
 def operations_of(body: bytes) -> list[int]:
-    """Return the numbers of the operations in a body."""
+    """Return the numbers of the operations in a record body."""
     return [number for _, number in OPERATION.iter_unpack(body)]

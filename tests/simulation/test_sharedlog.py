@@ -1,7 +1,7 @@
-"""Random schedules of nodes over one shared log; `shared_world` says how.
+"""Runs random schedules of nodes that use a shared log (`shared_world`).
 
-`pytest tests/simulation/test_sharedlog.py --seed S` plays one again. A mutant leaves one rule out: the same
-schedules must find that.
+`pytest tests/simulation/test_sharedlog.py --seed S` repeats the schedules of a seed. Each mutant omits one
+rule, and the schedules must detect that the rule is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOUND_WITHIN = 2_000
 
 @pytest.fixture(autouse=True)
 def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a flush be one record or two; operations are no records of a CommitLog."""
+    """Limit the body size, so that a flush has one or two records, and skip CommitLog verification."""
     monkeypatch.setattr(record, "BODY_BYTES_MAX", 2 * OPERATION.size)
     monkeypatch.setattr(faults, "verify_records", lambda *_: [])
 
@@ -40,13 +40,13 @@ def test_what_an_engine_spoils_is_named_and_no_node_differs_in_silence(seed: int
 
 
 def gap_is_believed(patch: pytest.MonkeyPatch) -> Rules:
-    """A success at any offset is taken for a proof."""
+    """Treat a successful append at any offset as proven."""
     patch.setattr(Leader, "record_answer", lambda *_: Proof.ACCEPTED)
     return Rules()
 
 
 def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
-    """BYTES behind missing ones are dead, and no reason to halt; an answer is believed anyway."""
+    """Ignore BYTES that follow missing bytes, and treat every successful append as proven."""
     kept = Fold._apply_bytes
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
@@ -58,7 +58,7 @@ def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
 
 
 def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
-    """An EPOCH counts whatever end and chain it names."""
+    """Accept an EPOCH record regardless of its end and chain."""
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
         if fold.compare_epoch(one) is not EpochRelation.NEXT:
@@ -72,40 +72,40 @@ def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
 
 
 def local_disk_is_believed(_: pytest.MonkeyPatch) -> Rules:
-    """What lies on the local disk behind the checkpoint is taken for accepted."""
+    """Treat the operations on the local disk after the checkpoint as accepted."""
     return Rules(is_local_disk_believed=True)
 
 
 def one_copy_is_enough_to_trim(_: pytest.MonkeyPatch) -> Rules:
-    """The log is trimmed below what one machine holds."""
+    """Trim records that only one node has in its checkpoints."""
     return Rules(trims_below_count=1)
 
 
 def holder_is_the_name_of_the_node(_: pytest.MonkeyPatch) -> Rules:
-    """Two attempts of nodes with one name are taken for one."""
+    """Use the node name as the holder, so that nodes with the same name are not distinguished."""
     return Rules(is_holder_drawn=False)
 
 
 def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
-    """BYTES under a right of which no EPOCH tells are dead, and no reason to halt."""
+    """Ignore BYTES whose EPOCH record is missing instead of halting."""
     patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.compare_epoch(one) is EpochRelation.OURS)
     return Rules()
 
 
 def second_record_is_stepped_over_unseen(patch: pytest.MonkeyPatch) -> Rules:
-    """Of two records at one offset the first counts, whatever the second is."""
+    """Skip the second of two records at the same offset without comparing them."""
     patch.setattr(Fold, "_skip_duplicate", lambda *_: Step(Outcome.ALREADY_HAD))
     return Rules(spoils=True)
 
 
 def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
-    """A gap in the records' offsets is none of a reader's business."""
+    """Ignore gaps in the offsets of records."""
     patch.setattr(shared_world, "records_before_gap", lambda *given: given[2])
     return Rules(spoils=True)
 
 
 def named_record_alone_is_looked_at(patch: pytest.MonkeyPatch) -> Rules:
-    """The leader reads the record that another node names, and not its own one before that."""
+    """Check only the reported record, but not the leader record that precedes it."""
     kept = LeaderRecords.records_up_to
     patch.setattr(
         LeaderRecords, "records_up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at]
@@ -128,7 +128,7 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], Rules]] = [
 
 
 FOUND_BY = {missing_epoch_is_read_over: 785, one_copy_is_enough_to_trim: 255}
-"""The schedules that have found what few do; they are tried first."""
+"""The schedules that are tried first, because few other schedules detect these mutants."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.__name__)
@@ -145,7 +145,7 @@ def test_a_rule_that_is_left_out_is_found(
 
 
 def fold_takes() -> dict[object, object]:
-    """Return the table of what a fold does with each kind of record."""
+    """Return the table of the methods with which a fold applies each kind of record."""
     from sharedlog import fold
 
     return vars(fold)["_TAKES"]  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
-"""Rules of the shared log that are left out, one by one, over `sharedlog_play`.
+"""Omits the rules of the shared log one at a time, for schedules of `sharedlog_play`.
 
-Most are those of `tests.simulation.test_sharedlog`; here they are judged by what clients were told.
+Most of these mutants are those of `tests.simulation.test_sharedlog`. Here, the checker must detect them in
+the history of the clients.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.simulation.test_sharedlog import fold_takes
 
 
 def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
-    """Neither BYTES nor an EPOCH are held against the chain, over local disks that are believed."""
+    """Accept BYTES and EPOCH records without verifying the chain, and trust the local disks."""
 
     def any_bytes(fold: Fold, offset: int, one: SharedRecord) -> Step:
         if fold.compare_epoch(one) is not EpochRelation.OURS or one.start != fold.gathered.end:
@@ -35,7 +36,7 @@ def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
 
 
 def restored_backup_is_believed(patch: pytest.MonkeyPatch) -> Rules:
-    """An engine that was restored from a backup is taken at its word: nodes drop what they had, and go on."""
+    """Accept an engine that was restored from a backup. The nodes discard their state and continue."""
     act = World._act
 
     def believe(world: World, node: Node, chance: float) -> None:
@@ -47,4 +48,4 @@ def restored_backup_is_believed(patch: pytest.MonkeyPatch) -> Rules:
                 one.checkpoints, one.written, one.is_halted = [], [], False
 
     patch.setattr(World, "_act", believe)
-    return Rules(trims_below_count=1_000)  # a backup of all, so that nodes can begin anew
+    return Rules(trims_below_count=1_000)  # Disable trimming, so that nodes can start from the first record.

@@ -1,8 +1,9 @@
-"""Nodes over one shared log (`shared_world`), whose operations are CommitLog records that clients have sent.
+"""Runs the shared log simulation (`shared_world`) with CommitLog records sent by clients as operations.
 
-The model has no broker: an operation is a message for queue 0 of one topic, told ok when its leader may
-acknowledge it. A group for each node reads what that node has folded, so a node with a history of its own
-shows it. What each machine holds in a checkpoint is noted, and what the log lets go of.
+The model does not include a broker. An operation is a message for queue 0 of a topic, and the send call
+succeeds when the leader may acknowledge the operation. For each node, a separate consumer group receives the
+messages that the node has accepted, so that a node with a different history is visible in the client history.
+The checkpoints of each node are also recorded in the history.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ TOPIC: Final = "t"
 
 
 class MessageOperation:
-    """What `shared_world.OPERATION` packs, as CommitLog records, all of one size."""
+    """Replaces `shared_world.OPERATION` and encodes operations as CommitLog records of equal size."""
 
     def __init__(self) -> None:
         self.next_place = self.size = 0
-        """The place in the queue of what is packed next."""
+        """The queue offset of the next encoded message."""
         self.size = len(self.pack(0, 0))
 
     def pack(self, _: int, number: int) -> bytes:
-        """Return the record of a message at the next place of the queue."""
+        """Return the record for a message at the next queue offset."""
         place, name = self.next_place, f"M{number:08d}"
         self.next_place += 1
         stored = properties.encode_message(Message(topic=TOPIC, body=b"", message_id=name))
@@ -43,7 +44,7 @@ class MessageOperation:
         return encode(Record(TOPIC, name.encode(), stored, **where))
 
     def iter_unpack(self, body: bytes) -> Iterator[tuple[int, int]]:
-        """Yield (size, number) of each record of a body."""
+        """Yield (size, number) for each CommitLog record in a body."""
         for at in range(0, len(body), self.size):
             yield self.size, int(decode(body, at).body[1:])
 
@@ -52,19 +53,19 @@ OPERATION: Final = MessageOperation()
 
 
 class WatchedNode(Node):
-    """A node whose clients and readers are watched."""
+    """A node whose producers and consumers are recorded."""
 
     world: WatchedWorld
 
     def start(self) -> None:
-        """Begin again: what it reads, it shows again."""
+        """Start the node. Its consumer group receives all messages again."""
         super().start()
         self.shown = 0
 
     shown = 0
 
     def write(self, operations: list[int]) -> list[int]:
-        """Write a flush of messages; tell their senders what the leader may tell."""
+        """Append a flush of messages, and record the acknowledgments that the leader may send."""
         assert self.leader is not None
         history, first = self.world.history, self.leader.position.end // OPERATION.size
         OPERATION.next_place = first
@@ -77,7 +78,7 @@ class WatchedNode(Node):
         return done
 
     def show(self) -> None:
-        """Let the node's group read what the node has folded."""
+        """Record that the node's consumer group receives the messages that the node has accepted."""
         history, group = self.world.history, f"of node {self.world.nodes.index(self)}"
         fresh = list(enumerate(self.reader.operations))[self.shown :]
         if not fresh or not self.is_up:
@@ -90,7 +91,7 @@ class WatchedNode(Node):
 
 
 class WatchedWorld(World):
-    """A world, and the history of its clients."""
+    """A simulated cluster that records the history of its clients."""
 
     def __init__(self, seed: int, rules: Rules | None = None) -> None:
         super().__init__(seed, rules)
@@ -101,13 +102,13 @@ class WatchedWorld(World):
         self._noted: dict[int, list[str]] = {}
 
     def sends(self, name: str, number: int) -> int:
-        """Note that a client sends an operation."""
+        """Record that a client sends an operation, and return the number of the call."""
         body = f"M{number:08d}".encode()
         fields = {"kind": "plain", "id": body.decode(), "topic": TOPIC, "hash": content_hash(body)}
         return self.history.invoke(name, self.now, "send", **fields)
 
     def step(self) -> None:
-        """Let one node do something; then all show what they have, and what they hold is noted."""
+        """Perform an action of one node, and then record the messages and checkpoints of all nodes."""
         self.now += 1
         super().step()
         for number, node in enumerate(self.nodes):
@@ -115,7 +116,7 @@ class WatchedWorld(World):
             self._note(number, node)
 
     def _note(self, number: int, node: Node) -> None:
-        """Note a machine's checkpoints: the older of two is what may be gone back to."""
+        """Record the older of a node's two checkpoints if it has changed."""
         held = node.checkpoints if len(node.checkpoints) == 2 else []
         if held == self._noted.get(number, []):
             return
@@ -129,10 +130,10 @@ class WatchedWorld(World):
         self.history.note("checkpoint", node=str(number), **place)
 
     def check(self) -> None:
-        """The checker does it."""
+        """Do nothing, because the checker verifies the history."""
 
     def dump(self, folder: Path) -> tuple[Path, Path]:
-        """Write the history and the raw log; return their paths."""
+        """Write the history and the raw log to files, and return the file paths."""
         history, log = folder / "history.jsonl", folder / "log.bin"
         self.history.write(history)
         first = self.engine.first_offset
@@ -141,7 +142,7 @@ class WatchedWorld(World):
 
 
 def play(seed: int, rules: Rules | None = None) -> WatchedWorld:
-    """Play a schedule to its end, or until something finds that it is wrong (`stopped`)."""
+    """Run a schedule to its end, or until a check fails. In this case, `stopped` contains the error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_world, "OPERATION", OPERATION)
         patch.setattr(record, "BODY_BYTES_MAX", 2 * OPERATION.size)

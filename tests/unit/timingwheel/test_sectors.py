@@ -61,9 +61,7 @@ def test_a_bad_sector_costs_its_block_alone(
     disk = BadSectors(bad, is_short=is_short)
     there = as_read(written(disk, tail_bytes), bad)
     position = min(span[0], len(there))
-    length = min(
-        span[1], len(there) - position
-    )  # As in a snapshot, the length does not exceed the file length.
+    length = min(span[1], len(there) - position)  # As in a snapshot, the range ends within the file.
     unread: list[sectors.Extent] = []
     assert sectors.read(disk, PATH, position, length, unread) == there[position : position + length]
     end = position + length
