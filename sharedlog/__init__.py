@@ -1,1 +1,1 @@
-"""A log that is shared by several machines, including its record format, its readers, and leader election."""
+"""A log that is shared by several nodes, including its record format, its readers, and leader election."""

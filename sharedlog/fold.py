@@ -17,8 +17,8 @@ same records are in the same state.
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS has the
-    outcome "already had" if it has the same beginning, and otherwise halts the fold.
+    GENESIS, CHECKPOINT and HOLD have no epoch, and have the outcome "noted" (`sharedlog.holdings`). A second
+    GENESIS has the outcome "already had" if it has the same beginning, and otherwise halts the reader.
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories

@@ -368,7 +368,7 @@ class KafkaLog:
             self._close_consumer()
             self._close_bounds_consumer()
 
-    # Writing.
+    # Methods that write records.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
         """Append a record, and return the offset of the record.
@@ -438,7 +438,7 @@ class KafkaLog:
                 self._producer.purge(blocking=False)
             self._producer = None
 
-    # Reading.
+    # Methods that read records.
 
     def _read_records(self, offset: int, bytes_max: int) -> list[Stored]:
         if self._consumer is None or offset != self._next_offset:
@@ -553,7 +553,7 @@ class KafkaLog:
                 )
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
-            # The error is ignored because no group is joined.
+            # A group authorization error is ignored, because the consumer does not join a group.
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise self._make_unknown(error.str())
         return None
@@ -567,7 +567,7 @@ class KafkaLog:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
 
-    # Methods for log bounds.
+    # Methods that request the log bounds.
 
     def _request_bounds(self) -> tuple[int, int]:
         """Request and return the bounds of the log.
@@ -626,7 +626,7 @@ class KafkaLog:
             self._asking.close()
             self._asking = None
 
-    # Settings.
+    # Methods that check settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
         """Return a message if the topic was re-created, and a message if it has too few replicas."""
@@ -674,7 +674,7 @@ class KafkaLog:
             f"--add-config {name}={wanted}"
         )
 
-    # Connections.
+    # Methods that manage connections.
 
     def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the librdkafka settings for a connection."""

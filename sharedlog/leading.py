@@ -156,7 +156,7 @@ def _split_part(part: bytes) -> Iterator[bytes]:
     """Split a part at CommitLog record boundaries if it is too large for one BYTES record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
-        # A blank may extend beyond the part.
+        # A blank record may extend beyond the end of the part.
         end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))
         assert end > at, f"a CommitLog record without a length at byte {at} of a part"
         if end - begin > record.BODY_BYTES_MAX and at > begin:

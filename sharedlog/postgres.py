@@ -546,7 +546,7 @@ class PostgresLog:
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
         """Create a partition if it does not exist.
 
-        Another node may be creating the same partition concurrently.
+        Another node may create the same partition at the same time.
         """
         from psycopg import errors
 
@@ -671,7 +671,7 @@ class PostgresLog:
             return
         if end <= offset:
             raise self._make_short_error(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # The value is None if the record was trimmed.
+        if again is not None and zlib.crc32(again) != crc:  # `again` is None if the record was trimmed.
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."

@@ -77,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap. If the engine is not dense, ignore gaps.
+    """Return the records of a read up to the first gap. If the engine is not dense, return all records.
 
     Raise `Trimmed` or `LogDamaged` if the next record to apply is missing.
     """

@@ -4,11 +4,11 @@ Each record identifies its writer, its epoch, and its position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
-    4      16      cluster id, drawn once by the record that founds the cluster
+    4      16      cluster ID, generated when the cluster is created
     20     1       kind: see `Kind`
     21     1       version of the kind's body
     22     8       epoch
-    30     16      holder, drawn for each candidacy to distinguish two candidates of the same epoch
+    30     16      holder ID, generated for each candidacy to distinguish the candidates of an epoch
     46     8       start: the CommitLog offset at which BYTES begin, or the end given by EPOCH and BEAT
     54     8       zeros: the number of zero bytes after the body in the CommitLog, which are not sent
     62     8       chain: after these BYTES, or at the end given by EPOCH and BEAT
@@ -28,11 +28,11 @@ offset contain the same bytes, unless a hash collision occurs.
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
                                                           those of the initial store, 0 without a store
     EPOCH        by a candidate                           the candidate's name, addresses and certificate
-    BYTES        by the leader: a flush, or a part of it  whole CommitLog records
-    BEAT         by the leader, when it has nothing else  the leader's clock; whether it leaves, and its
+    BYTES        by the leader: a flush or part of one    complete CommitLog records
+    BEAT         by the leader, when idle or as a proof   the leader's clock; whether it leaves, and its
                                                           successor; its certificate, if renewed; commands of
                                                           an operator
-    CHECKPOINT   by any node                              its holding, synced and read back
+    CHECKPOINT   by any node                              its holding, after a sync and verification
     HOLD         by a node that copies                    the first record that must be kept for it
 
 Cost: Each record has an overhead of 79 bytes, and BLAKE2b hashes are computed at 1 GB/s. Weak spot: A 64-bit

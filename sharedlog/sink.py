@@ -164,7 +164,8 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if the engine has assigned offsets that this node has already read."""
+        """Raise `LogDamaged` if the engine has assigned an offset at which this node has already read a
+        record."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(

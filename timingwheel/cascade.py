@@ -4,10 +4,10 @@
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
 The changes are written by a worker thread, which uses the state returned by `Partitions.to_write`. A write
-never changes a part of a file that is covered by a snapshot. Splitting a slot creates new files, and adding
-timers appends to existing files. Therefore, a failed write leaves only bytes that are not covered by any
-snapshot. The next write truncates the files to remove these bytes. A timer that is deleted before the
-checkpoint begins is not written.
+never changes a part of a file that is covered by a snapshot. Changes are written only to new files or to the
+end of existing files. Therefore, a failed write leaves only bytes that are not covered by any snapshot. The
+next write truncates the files to remove these bytes. A timer that is deleted before the checkpoint begins is
+not written.
 
 Cost: Each timer is written once when it is added, and once more for each of up to five levels that it moves
 down. A write requires memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is

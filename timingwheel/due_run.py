@@ -155,8 +155,8 @@ class ReadAhead:
         self.rows, self.is_last = first_in_due_order(self._wanted(disk, tombstones), self.count_max)
 
     def _wanted(self, disk: Disk, tombstones: Numbers) -> Iterator[Rows]:
-        # A gap in the tombstones is also treated as a gap in the rows, because its timers may have been
-        # deleted.
+        # Gaps that were found while reading tombstones are also excluded from the rows, because the timers in
+        # these gaps may have been deleted.
         without = (*self.without, *self.damage)
         for rows in parts(disk, self.slot.path, self.length, self.damage, without):
             yield alive(behind(rows, self.after), tombstones)

@@ -122,8 +122,8 @@ class Listing:
     def _alive(self, slot: Slot) -> Iterator[Rows]:
         tombstones = self._tombstones(slot)
         if slot in self.files:
-            # A gap in the tombstones is also treated as a gap in the rows, because its timers may have been
-            # deleted.
+            # Gaps that were found while reading tombstones are also excluded from the rows, because the
+            # timers in these gaps may have been deleted.
             length, without = self.files[slot].length, (*self.gaps, *self.damage)
             for rows in partition.parts(self.disk, slot.path, length, self.damage, without):
                 yield alive(rows, tombstones)

@@ -177,7 +177,8 @@ def parts(
 ) -> Iterator[Rows]:
     """Yield all timers of a file, including deleted timers, in arrays of `ROW` or `PAIR`.
 
-    Small batches are combined. `damage` and `without` have the same meaning as in `batches`.
+    Small batches are combined into larger arrays. `damage` and `without` have the same meaning as in
+    `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):

@@ -38,7 +38,7 @@ Rules:
   may be dropped only if the timer was due before `undone_ms`. The watermark is then moved past the timers
   whose outcomes were dropped (`forget_before`).
 * None of the unread timers in a queued file is due before `head_due_ms`. A caller that delivers timers in due
-  order must not deliver its own timers beyond `head_due_ms`.
+  order must not deliver timers of its own wheel that are due after `head_due_ms`.
 * A checkpoint deletes the files that are not listed in either of the two newest snapshots. If a damaged range
   of a file contains timers with unknown outcomes, all files for the same time range are kept. If recovery
   finds files that are not listed in its snapshot, these files are kept until `release_older` is called.
@@ -231,7 +231,7 @@ class Partitions:
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
-    # Methods for rows that were read ahead.
+    # Methods that manage the rows that were read ahead.
 
     def complete_read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
         """Add the rows read by a job.
@@ -335,7 +335,7 @@ class Partitions:
         """A copy of the table of files from the last checkpoint."""
         return dict(self._files)
 
-    # Methods for checkpoints and recovery.
+    # Methods that write checkpoints and restore snapshots.
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -437,7 +437,7 @@ class Partitions:
         self._clear()
         disk.delete(TIMERS)
 
-    # Methods for damage.
+    # Methods that track damage.
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
         """Register new gaps.
