@@ -1,6 +1,7 @@
-"""Timers under every verb, clock and failure, against an oracle: `timer_world` says how.
+"""Compares the timers of a simulated broker with an oracle (`timer_world`).
 
-A seed decides everything; `pytest tests/simulation/test_timers.py --seed S` plays it again.
+The simulation includes all timer commands, clock changes, and failures, and is determined by its seed.
+`pytest tests/simulation/test_timers.py --seed S` repeats the simulation of a seed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What must be true of every timer, as a dictionary that follows the log.
+"""Implements an oracle that contains the expected state of each timer.
 
-Each event (set, moved, cancelled, fired, delivered) is noted with the offset of the record that says it. So
-after a crash what holds is exactly what lies below the log's end: `crash` undoes the rest. What clients were
-told lies below the durable offset, and the world asserts that no crash takes that away.
+Each event (set, moved, canceled, fired, or delivered) is stored with the offset of its record. After a crash,
+`crash` reverts the events whose records are no longer in the log. Events that were reported to clients are
+below the durable offset, and the simulation asserts that no crash reverts them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ VERDICTS = {
 
 @dataclass(slots=True)
 class Timer:
-    """One timer; `ended` and `ended_offset` say how and where.
+    """A timer. `ended` and `ended_offset` contain its outcome and the offset of the outcome record.
 
-    `armed_at` is the log's end when it was armed, `sort_ms` is its due time or that moment if it is later.
+    `armed_at` is the end of the log when the timer was armed. `sort_ms` is the due time of the timer, or the
+    time at which the timer was armed if that time is later.
     """
 
     offset: int
@@ -46,9 +47,9 @@ class Timer:
     ended_offset: int = -1
     ended_ms: int = 0
     is_seen: bool = False
-    """Whether the record of its end was found in the log."""
+    """True if the outcome record was found in the log."""
     is_held: bool = False
-    """Whether it was due while its topic was held."""
+    """True if the timer was due while its topic was held."""
 
     @property
     def topic(self) -> str:
@@ -63,7 +64,7 @@ class Timer:
         return self.message.properties.get("TW_TIMER_KEY", "")
 
     def is_wanted(self, wanted: TimerFilter) -> bool:
-        """Whether a filter without times is to find it."""
+        """Return whether the timer matches a filter that has no time range."""
         names = (*self.message.keys, self.key, self.message_id)
         is_named = not wanted.key or wanted.key in names
         is_tagged = not wanted.tag or wanted.tag == self.message.tag
@@ -76,7 +77,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Half:
-    """A half message and where it ended."""
+    """A half message, and the offset of the record that ended it."""
 
     offset: int
     transaction_id: str
@@ -87,21 +88,21 @@ class Half:
 
 @dataclass(slots=True)
 class Oracle:
-    """All timers and halves there ever were, less what a crash undid."""
+    """All timers and half messages that have been created, except those reverted by a crash."""
 
     history_ms: int
-    """The shortest that the broker ever has."""
+    """The minimum history time of the broker in ms."""
     timers: dict[int, Timer] = field(default_factory=dict)
     halves: dict[int, Half] = field(default_factory=dict)
     verdicts: dict[int, str] = field(default_factory=dict)
-    """What a carrier's record must say, by its offset."""
+    """The expected verdict in each carrier record, keyed by the record's offset."""
     names: defaultdict[TimerName, list[int]] = field(default_factory=lambda: defaultdict(list))
     forgotten: defaultdict[TimerName, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """The timers that were the newest of a name when the core said that it has forgotten them."""
+    """The timers that were the newest timers with a name when the core dropped the name."""
     holds: list[tuple[int, str, bool]] = field(default_factory=list)
-    """Where a topic was held (true) or released, in log order."""
+    """The holds (true) and releases (false) of topics, in log order."""
     outlived: set[int] = field(default_factory=set)
-    """The timers that wait again since a crash though others have their place."""
+    """The timers that are pending again after a crash although other timers have replaced them."""
 
     def set(self, timer: Timer) -> None:
         self._add(timer, timer.names())
@@ -113,7 +114,7 @@ class Oracle:
             self.names[name].append(timer.offset)
 
     def held_moved(self, old_offset: int, by: Record) -> None:
-        """A timer that was due while its topic was held takes its own place, with its names."""
+        """Replace a timer that was due while its topic was held with a new record of the same timer."""
         self.moved(old_offset, by, self.timers[old_offset].due_ms, by.store_ms)
         self.timers[by.physical_offset].is_held = True
 
@@ -122,22 +123,23 @@ class Oracle:
         timer.ended, timer.ended_offset, timer.ended_ms = how, ended_offset, ended_ms
 
     def named(self, name: TimerName) -> Timer | None:
-        """The newest timer of a name."""
+        """Return the newest timer with a name, or None."""
         offsets = self.names.get(name)
         if not offsets or offsets[-1] in self.forgotten[name]:
             return None
         return self.timers[offsets[-1]]
 
     def is_remembered(self, timer: Timer) -> bool:
-        """Whether a timer is the one that its key means: not if it is late by more than the history."""
+        """Return whether the key of a timer still refers to this timer."""
         name = TimerName(timer.topic, key=timer.key)
         return timer.offset in self.names[name] and timer.offset not in self.forgotten[name]
 
     def moved(self, old_offset: int, by: Record, due_ms: int, now_ms: int) -> None:
-        """A timer, set `by` a record, takes the place of another, be it one of a damaged file.
+        """Replace a timer with the timer set by the record `by`, for example after damage to a file.
 
-        And its names, but for those that another one has by now, since it was forgotten: whether that is
-        forgotten itself, so that the name is free, hangs on the history of this moment, and the record says.
+        The new timer receives the names of the old timer, except names that another timer has taken after the
+        history time of the old timer. The record specifies which names the new timer receives, because the
+        history time in effect determines which names are free.
         """
         old, new_offset = self.timers[old_offset], by.physical_offset
         self.end(old, "MOVED", new_offset, now_ms)
@@ -152,22 +154,22 @@ class Oracle:
             assert name in names, f"{name} was none of {old}"
             assert self._is_free(name, old_offset, by.store_ms), f"{name} is not free for {new}"
             if self.names[name][-1] != old_offset:
-                self.forget(name)  # whoever had it since is late by more than the history
+                self.forget(name)  # The history time of the name's newest timer has elapsed.
         self._add(new, given)
 
     def _is_free(self, name: TimerName, old_offset: int, now_ms: int) -> bool:
-        """Whether a name means a timer that is rebuilt, or nobody that is remembered."""
+        """Return whether a name refers to the timer that is being replaced, or to no remembered timer."""
         is_its_own = self.names[name][-1] == old_offset
         return is_its_own or self.named(name) is None or self.may_be_forgotten(name, now_ms)
 
     def lost(self, offset: int, by: Record, first_offset: int) -> None:
-        """Nobody has the record of a timer any more, says another; `first_offset` is where the log begins."""
+        """End a timer whose record no longer exists. The log begins at `first_offset`."""
         timer = self.timers[offset]
         assert offset < first_offset, f"{timer} is given up, yet the log has it"
         self.end(timer, "UNREADABLE", by.physical_offset, by.store_ms)
 
     def forget(self, name: TimerName) -> None:
-        """The core has forgotten what became of the newest timer of a name."""
+        """Record that the core has dropped the outcome of the newest timer with a name."""
         self.forgotten[name].add(self.names[name][-1])
 
     def waiting(self, name: TimerName) -> Timer | None:
@@ -178,7 +180,7 @@ class Oracle:
         return {offset: timer for offset, timer in self.timers.items() if not timer.ended}
 
     def expected(self, name: TimerName) -> Verdict | None:
-        """The verdict that a verb by that name must have; None if the timer waits."""
+        """Return the expected verdict of a command for a named timer, or None if the timer is pending."""
         found = self.named(name)
         if found is None:
             return Verdict.NEVER_SET
@@ -191,17 +193,17 @@ class Oracle:
         return found is not None and max(found.due_ms, found.stored_ms) + self.history_ms < now_ms
 
     def is_held(self, topic: str, at: int | None = None) -> bool:
-        """Whether a topic is held, or was held at an offset of the log."""
+        """Return whether a topic is held or, if `at` is given, was held at this log offset."""
         told = [
             is_held for offset, name, is_held in self.holds if name == topic and (at is None or offset < at)
         ]
         return bool(told) and told[-1]
 
     def crash(self, end_offset: int, gaps: list[Damage]) -> None:
-        """Undoes everything that the log does not hold any more: behind its end, and in its gaps.
+        """Revert all events whose records are after the end of the log or in a gap.
 
-        A timer that was replaced by one that is gone waits again. It is `outlived` if one that is there had
-        replaced that in turn: two wait for its key.
+        A timer is pending again if the timer that replaced it is lost. If a remaining timer had in turn
+        replaced the lost timer, the first timer is `outlived`, and two timers with the same key are pending.
         """
 
         def is_gone(offset: int) -> bool:
@@ -230,7 +232,7 @@ class Oracle:
         self.verdicts = {offset: text for offset, text in self.verdicts.items() if not is_gone(offset)}
 
     def _is_outlived(self, timer: Timer, is_gone: Callable[[int], bool]) -> bool:
-        """Whether replacements of a timer that are gone were replaced in turn by one that is not."""
+        """Return whether the lost replacements of a timer were in turn replaced by an existing timer."""
         first_offset, offset = timer.ended_offset, timer.ended_offset
         while timer.ended in ("MOVED", "REPLACED") and is_gone(offset):
             timer = self.timers[offset]
@@ -238,7 +240,7 @@ class Oracle:
         return offset != first_offset and timer.ended in ("MOVED", "REPLACED")
 
     def check_page(self, listed: list[PendingTimer]) -> None:
-        """What is listed is exactly what waits."""
+        """Verify that exactly the pending timers are listed."""
         pending = self.pending()
         offsets = [one.timer_offset for one in listed]
         assert len(offsets) == len(set(offsets)), "listed twice"
@@ -257,7 +259,7 @@ class Oracle:
         assert one.is_held == timer.is_held
 
     def check_keys(self) -> None:
-        """At most one waits for each key that is remembered, but for those that were outlived."""
+        """Verify that at most one timer is pending for each remembered key, except outlived timers."""
         waiting = [one for one in self.pending().values() if one.offset not in self.outlived]
         named = [one for one in waiting if one.key and self.is_remembered(one)]
         keys = [(timer.topic, timer.key) for timer in named]

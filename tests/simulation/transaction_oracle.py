@@ -1,8 +1,8 @@
-"""What must be true of every transaction, as a dictionary that follows the log.
+"""Implements an oracle that contains the expected state of each transaction.
 
-A transaction is known by the place of its half. Each end is noted with the offset of the record that says
-it, so that a crash undoes exactly what the log does not hold any more. The table below is written out a
-second time, apart from `txn.states`: here it is what the clients were promised.
+A transaction is identified by the offset of its half message. Each outcome is stored with the offset of its
+record, so that a crash reverts exactly the outcomes whose records are lost. The state table below is
+independent of the table in `txn.states`, and specifies the behavior that clients may expect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AGAIN: Final = "again"
 _COMMIT, _ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 
 PROMISED: Final = {
-    # state, how, by an operator
+    # The keys consist of the state, the resolution, and whether an operator has requested it.
     (State.OPEN, _COMMIT, False): DONE,
     (State.OPEN, _ROLLBACK, False): DONE,
     (State.OPEN, _COMMIT, True): DONE,
@@ -44,7 +44,7 @@ PROMISED: Final = {
 
 
 class End(NamedTuple):
-    """What a transaction came to, and the record that says so."""
+    """The state after an outcome of a transaction, and the offset of the outcome record."""
 
     state: State
     offset: int
@@ -52,7 +52,7 @@ class End(NamedTuple):
 
 @dataclass(slots=True)
 class Transaction:
-    """One half and its ends: at most an expiry and, after it or instead of it, a commit or a rollback."""
+    """A transaction and its outcomes: an expiry, a commit or rollback, or an expiry and then a resolution."""
 
     offset: int
     transaction_id: str
@@ -60,14 +60,14 @@ class Transaction:
     sent_ms: int
     verb: tuple[str, str, int] | None = None
     stored_ms: int = -1
-    """When the log says it was stored; -1 until that was read."""
+    """The store time of the half message record, or -1 if the record has not been read yet."""
     check_count: int = 0
-    """The checks that the log has counted."""
+    """The number of check-back records in the log."""
     ends: list[End] = field(default_factory=list)
     late: list[tuple[int, str]] = field(default_factory=list)
-    """What a producer asked for after the expiry, by the offset of the record that notes it."""
+    """The outcomes that producers requested after the expiry, with the offsets of their records."""
     seen: list[End] = field(default_factory=list)
-    """The ends whose records were found in the log."""
+    """The outcomes whose records were found in the log."""
 
     @property
     def state(self) -> State:
@@ -75,7 +75,7 @@ class Transaction:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether retention must keep the half."""
+        """True if retention must keep the half message."""
         return self.state in (State.OPEN, State.EXPIRED)
 
     def end(self, state: State, offset: int) -> None:
@@ -84,7 +84,7 @@ class Transaction:
         self.ends.append(End(state, offset))
 
     def found(self, state: State, offset: int) -> None:
-        """The log says that it ended."""
+        """Verify an outcome record that was found in the log."""
         assert len(self.seen) < len(self.ends), f"{state} at {offset}, yet {self}"
         expected = self.ends[len(self.seen)]
         assert expected == End(state, offset), f"{state} at {offset}, yet {self}"
@@ -93,12 +93,12 @@ class Transaction:
 
 @dataclass(slots=True)
 class TransactionOracle(Oracle):
-    """The oracle of timers, and all transactions there ever were, less what a crash undid."""
+    """The timer oracle, extended with all transactions except those reverted by a crash."""
 
     transactions: dict[int, Transaction] = field(default_factory=dict)
 
     def crash(self, end_offset: int, gaps: list[Damage]) -> None:
-        """Undoes everything that the log does not hold any more: behind its end, and in its gaps."""
+        """Revert all events whose records are after the end of the log or in a gap."""
         Oracle.crash(self, end_offset, gaps)
 
         def is_gone(offset: int) -> bool:
@@ -113,11 +113,11 @@ class TransactionOracle(Oracle):
             assert len(one.ends) >= len(one.seen), f"an end that was durable is gone: {one}"
 
     def in_state(self, state: State) -> set[int]:
-        """The halves that are durable and in a state."""
+        """Return the offsets of the durable half messages in a state."""
         return {at for at, one in self.transactions.items() if one.stored_ms >= 0 and one.state is state}
 
     def visible_ids(self) -> Counter[str]:
-        """The ids of the transactions whose messages consumers see, each as often as they see it."""
+        """Count how often consumers receive the message of each transaction, keyed by message ID."""
         ids = {one.message.message_id for one in self.transactions.values()}
         committed = self.in_state(State.COMMITTED)
         plain = [
