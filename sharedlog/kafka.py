@@ -26,8 +26,8 @@ Rules
 6. If a record fails the CRC check in `READS_MAX` consecutive reads, the adapter raises `LogDamaged`. The
    records before and after the damaged record can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after Kafka has returned "unknown topic"
-   for `LOST_SECONDS`, because a Kafka broker that has just started may not have received the metadata yet. If
-   the topic is deleted and created again, rule 4 applies.
+   for `LOST_SECONDS`. A Kafka broker that has just started may return this error until it has received the
+   metadata. If the topic is deleted and created again, rule 4 applies.
 
 The consumer does not join a consumer group and does not commit offsets. Separate connections are used for
 writes, for reads, and for requests for the log bounds. Kafka processes the requests of a connection in order,

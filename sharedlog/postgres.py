@@ -38,8 +38,8 @@ the adapter reconnects, it verifies the newest record that it has read or append
 
 If PostgreSQL cannot read a page, for example because of an invalid checksum, a read of a record on that page
 raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
-newest record after a reconnect ignores unreadable pages. If PostgreSQL selects an unreadable page for new
-rows, the append is retried.
+newest record after a reconnect ignores unreadable pages. An append is retried if PostgreSQL selects an
+unreadable page for the new rows.
 
 Cost: Each append requires one round trip and one commit. To check the partitions, an additional round trip is
 required for each new connection and for every 10,000th record. Records are transferred in binary format. For

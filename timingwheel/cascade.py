@@ -12,7 +12,8 @@ not written.
 Cost: Each timer is written once when it is added, and once more for each of up to five levels that it moves
 down. A write requires memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is
 always split as a whole. If a level-4 or level-5 slot contains most of the timers in a store, the checkpoint
-that splits the slot takes a long time and temporarily requires disk space for two copies of the timers.
+that splits the slot takes a long time. Such a checkpoint also temporarily requires disk space for two copies
+of the timers.
 """
 
 from __future__ import annotations

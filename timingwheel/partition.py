@@ -14,10 +14,10 @@ A batch consists of a header, rows, and, for kind 1, the contiguous records. Int
 
     ROW    width  field
     0      8      due_ms
-    8      8      timer_offset      log offset of the record of the timer, which identifies the timer
+    8      8      timer_offset      log offset of the timer's record, which identifies the timer
     16     8      record_at         position of the record in the file
     24     4      record_bytes
-    28     4      queue             index in a table of the caller
+    28     4      queue             index in the caller's table of queues
     32     8      tags_code
     40     8      id_hash
     48     8      key_hash

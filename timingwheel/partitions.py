@@ -226,8 +226,8 @@ class Partitions:
         """Move the watermark to just before `due_ms` after the outcomes of earlier timers have been dropped.
 
         `due_ms` must not have been later than `undone_ms` when the outcomes were dropped. Damage that is
-        found later may move `undone_ms` back to the start of a file that covers years, but the pending timers
-        in such a file are still due at or after `due_ms`.
+        found later may move `undone_ms` back to the start of a file that covers years. However, the pending
+        timers in such a file are still due at or after `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
