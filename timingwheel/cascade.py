@@ -55,7 +55,7 @@ class File(NamedTuple):
 
 
 class UnreadableTimer(NamedTuple):
-    """A timer whose record is damaged. The record is in the file at `path`, or in the log if `path` is ""."""
+    """A timer with a damaged record. `path` is the file of the record, or "" if the record is in the log."""
 
     due_ms: int
     timer_offset: int
@@ -102,9 +102,9 @@ class PartitionsToWrite:
     unmended: tuple[Gap, ...] = ()
     """The damaged ranges in which some timers have unknown outcomes."""
     older: frozenset[str] = frozenset()
-    """The names of files that were not listed in the snapshot at the last startup and must be kept."""
+    """The names of the files that were not listed in the snapshot at startup and must be kept."""
     unreadable: list[UnreadableTimer] = field(default_factory=list)
-    """The timers whose records are damaged. Until such a timer ends, it is stored without its record."""
+    """The timers whose records are damaged. Such a timer is stored without its record until it ends."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that are not listed in the new or the previous snapshot, or raise OSError.
+        """Delete the files that are listed in neither the new nor the previous snapshot, or raise OSError.
 
         A file is kept if its slot overlaps a time range in `in_doubt`, because the file may contain the only
         intact copy of a damaged record.
@@ -232,7 +232,7 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: NewSlotRows, fetch: Fetch) -> None:
-        """Add the new timers of a slot to its file.
+        """Append the new timers and tombstones of a slot to the slot's file.
 
         If the slot is split, append the timers to files of lower levels instead.
         """

@@ -234,7 +234,7 @@ class Partitions:
     # Methods that manage the rows that were read ahead.
 
     def complete_read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows read by a job.
+        """Add the rows that a job has read.
 
         Return an empty list, because `advance` has already returned the near timers.
         """
@@ -247,7 +247,7 @@ class Partitions:
         return []
 
     def abandon_read_ahead(self, job: ReadAhead) -> None:
-        """Abandon a failed job. `advance` returns the job again after one second."""
+        """Discard a job that has failed. After one second, `advance` returns a new job for the same rows."""
         if self._job is job:
             self._job = None
             self._retry_ms = self._asked_ms + _RETRY_MS

@@ -60,7 +60,7 @@ class NewRows:
         self.count = 0
 
     def at(self, slot: Slot) -> NewSlotRows:
-        """Return the entries of a slot so that the caller can add to them. The caller must update `count`."""
+        """Return the entries of a slot for modification. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = NewSlotRows()
@@ -106,14 +106,14 @@ class NewRows:
 
 
 def timers_in(layers: Iterator[NewRows], slot: Slot) -> Rows:
-    """Return the live timers of a slot that are in memory, as an array of `PAIR` in insertion order."""
+    """Return the live timers of a slot in memory as an array of `PAIR` in insertion order."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[NewRows], slot: Slot) -> Numbers:
-    """Return the offsets of the timers of a slot that have tombstones in memory, in ascending order."""
+    """Return, in ascending order, the offsets of a slot's timers that have tombstones in memory."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

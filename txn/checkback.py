@@ -4,8 +4,8 @@ When the immunity time of a half message has elapsed, up to `count_max` check-ba
 intervals. If the last check-back remains unanswered, the half message expires. The delay doubles after each
 check-back, up to `interval_ms_max`.
 
-Only check-backs that have reached a producer are counted. If a check-back is due but the topic has no
-available producer, the half message waits for a producer without using a timer (`WaitingCheckBacks`):
+Only check-backs that reach a producer are counted. If a check-back is due but the topic has no available
+producer, the half message waits for a producer without using a timer (`WaitingCheckBacks`):
 
     due ----> asked ----> next check after a pause
      ^  |
@@ -61,8 +61,10 @@ class CheckBackPolicy:
 
 
 class WaitingCheckBacks:
-    """The due half messages that are waiting for a producer. The half messages of each topic are in FIFO
-    order."""
+    """The half messages that are due for a check-back but have no available producer.
+
+    The half messages of each topic are in FIFO order.
+    """
 
     def __init__(self) -> None:
         self._halves: dict[str, dict[int, None]] = {}
