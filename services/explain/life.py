@@ -288,7 +288,7 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
 
 
 HELD: Final = "held: its topic was held when it was due; see tidewheel topic show"
-"""What is told of a timer that a hold of its topic keeps."""
+"""The description of a held timer."""
 
 
 def waiting(move_reason: str | None) -> str:

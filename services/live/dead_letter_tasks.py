@@ -19,16 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from commitlog import limits
 from services.broker.groups.group_values import DeadLetter
 from services.broker.spine.errors import GroupNotFound
 from services.broker.task_items import TaskItem
 from services.live import dead_letters
 from services.live.dead_letters import DeadLetterFilter
-from services.live.tasks import Task, Tasks
+from services.live.tasks import Task, Tasks, batch_size, pause_seconds
 from tidewheel.errors import Busy, TidewheelError
-
-SLICES_PER_SECOND = 10
 
 
 class DeadLetterVerb(Enum):
@@ -57,17 +54,6 @@ class DeadLetterOrder:
     per_second: float = 0
     reason: str = ""
     limit: int = 0
-
-    @property
-    def slice_count(self) -> int:
-        """The maximum number of dead letters in a batch."""
-        if not self.per_second:
-            return limits.TASK_SLICE
-        return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
-
-    def pause_seconds(self, count: int) -> float:
-        """Return the minimum time, in seconds, for processing `count` dead letters."""
-        return count / self.per_second if self.per_second else 0
 
 
 DeadLetterTask = Task[DeadLetterOrder]
@@ -98,15 +84,16 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
             found = task.admit([one for one in page if order.wanted.matches(one)])
             if task.is_full:
                 return
-            for first in range(0, len(found), order.slice_count):
+            size = batch_size(order.per_second)
+            for first in range(0, len(found), size):
                 if task.why:
                     return
-                await self._slice(task, found[first : first + order.slice_count])
+                await self._slice(task, found[first : first + size])
 
     async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
         """Process a batch, wait until its changes are durable, and pause if a rate limit is set."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + task.order.pause_seconds(len(found))
+        ends = loop.time() + pause_seconds(task.order.per_second, len(found))
         back = self._back(task.order)
         await self._gather(task, ((_item(one), self._verb(task.order, one, back)) for one in found))
         with suppress(TimeoutError):

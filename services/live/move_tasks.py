@@ -22,10 +22,8 @@ from commitlog import limits
 from commitlog.message import Message
 from services.broker.task_items import TaskItem
 from services.broker.topic_moves import MovableMessage
-from services.live.tasks import Task, Tasks
+from services.live.tasks import Task, Tasks, batch_size, pause_seconds
 from tidewheel.errors import Busy, TidewheelError
-
-SLICES_PER_SECOND = 10
 
 
 class MoveVerb(Enum):
@@ -72,17 +70,6 @@ class MoveOrder:
     limit: int = 0
     verb: MoveVerb = MoveVerb.MOVE
 
-    @property
-    def slice_count(self) -> int:
-        """The maximum number of messages in a batch."""
-        if not self.per_second:
-            return limits.TASK_SLICE
-        return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
-
-    def pause_seconds(self, count: int) -> float:
-        """Return the minimum time, in seconds, for moving `count` messages."""
-        return count / self.per_second if self.per_second else 0
-
 
 MoveTask = Task[MoveOrder]
 
@@ -110,10 +97,11 @@ class MoveTasks(Tasks[MoveOrder]):
         task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
         async for page in self._pages(order, task.end_offset):
             found = task.admit(page)
-            for first in range(0, len(found), order.slice_count):
+            size = batch_size(order.per_second)
+            for first in range(0, len(found), size):
                 if task.why:
                     return
-                await self._slice(task, found[first : first + order.slice_count])
+                await self._slice(task, found[first : first + size])
             if task.is_full or task.why:
                 return
 
@@ -134,7 +122,11 @@ class MoveTasks(Tasks[MoveOrder]):
     async def _slice(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
         """Move a batch in order, wait until the batch is durable, and pause if a rate limit is set."""
         loop, order = asyncio.get_running_loop(), task.order
-        ends, done, durable_at = loop.time() + order.pause_seconds(len(found)), list[TaskItem](), 0
+        ends, done, durable_at = (
+            loop.time() + pause_seconds(order.per_second, len(found)),
+            list[TaskItem](),
+            0,
+        )
         try:
             for one in found:
                 await self._live.room.wait_for_copy()

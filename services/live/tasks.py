@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -75,6 +75,21 @@ Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
 The function returns another function that ends the watch. The argument is called once if the user loses a
 required right.
 """
+
+
+BATCHES_PER_SECOND: Final = 10
+
+
+def batch_size(per_second: float) -> int:
+    """Return the maximum number of items in a batch of a task with this rate (0: without a limit)."""
+    if not per_second:
+        return limits.TASK_SLICE
+    return min(limits.TASK_SLICE, max(1, int(per_second / BATCHES_PER_SECOND)))
+
+
+def pause_seconds(per_second: float, count: int) -> float:
+    """Return the minimum time, in seconds, for processing `count` items at this rate."""
+    return count / per_second if per_second else 0
 
 
 def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:

@@ -78,7 +78,7 @@ CREATED, TIMEOUTS, PAID, CANCELLED, PUSHES = range(5)
 """The shop's topics as numbers: their places in `Topics.all`."""
 
 NAMES: Final = (*KINDS, "rollback", "expired", "fired", "released", "unreadable")
-"""What a record is called where records are counted; the last five are told apart from KINDS'."""
+"""The names of the kinds of records in counts: `KINDS`, and five kinds that the content distinguishes."""
 
 MESSAGES: Final = ("normal", "commit", "delivered", "fired", "released")
 """What consumers can get, by name."""

@@ -553,7 +553,7 @@ def test_any_node_says_why_the_shared_log_does_not_answer(
         for node in nodes:  # the leader beats, the other stands, and both wait for the standby
             # mypy infers no type for a lambda's default.
             eventually(lambda node=node: why in node.view()["unanswered"])  # type: ignore[misc]
-            eventually(lambda node=node: why in unready(node))  # type: ignore[misc]
+            eventually(lambda node=node: why in unready(node))  # type: ignore[misc]  # as above
             shown = tidewheel("cluster", "status", "--http", node.http).stdout
             assert "UNANSWERED" in shown
             assert "ALTER SYSTEM SET synchronous_standby_names = ''" in shown

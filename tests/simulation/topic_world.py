@@ -564,7 +564,11 @@ def _made(topic: str, message_type: MessageType, queue_count: int, retention_ms:
 
 
 def _deleted(topic: str) -> Effect_:
-    return lambda state: state.topics.pop(topic) and state.held.discard(topic)  # type: ignore[func-returns-value]
+    def delete(state: State) -> None:
+        del state.topics[topic]
+        state.held.discard(topic)
+
+    return delete
 
 
 def _held(topic: str) -> Effect_:

@@ -62,7 +62,7 @@ def timer_of(number: int) -> dict[str, Any]:
 
 
 async def begin_halves(one: Connection, count: int) -> None:
-    """Begin transactions that nobody ends."""
+    """Begin transactions without ending them."""
     for number in range(count):
         half = {"topic": "payments", "body": f"payment {number}", "keys": [f"payment:{number}"]}
         await one.post("/api/transactions", half)

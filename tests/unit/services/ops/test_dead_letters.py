@@ -11,8 +11,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterVerb
-from services.live.dead_letters import DeadLetterFilter
+from services.live.tasks import batch_size, pause_seconds
 
 Desk = Any
 AtDesk = Callable[..., None]
@@ -281,8 +280,8 @@ def test_what_cannot_be_is_refused(
 
 def test_a_rate_makes_slices_of_a_tenth_of_a_second() -> None:
     def sliced(per_second: float) -> tuple[int, float]:
-        order = DeadLetterOrder(DeadLetterVerb.PURGE, "g", DeadLetterFilter(), per_second=per_second)
-        return order.slice_count, order.pause_seconds(order.slice_count)
+        size = batch_size(per_second)
+        return size, pause_seconds(per_second, size)
 
     assert sliced(0) == (limits.TASK_SLICE, 0)
     assert sliced(1) == (1, 1)

@@ -57,7 +57,7 @@ ENDS: Final = {
     End.CANCELLED: Code.CANCEL,
 }
 HELD_ENDS: Final = {End.DELIVERED: Code.RELEASED, End.MOVED: Code.HELD}
-"""What ends a timer where its record says that it was held."""
+"""The end of a timer whose record contains the held mark."""
 
 
 def drawn(chance: Random, count: int) -> Iterator[Record]:
@@ -135,7 +135,7 @@ def _event(fact: Fact, one: Record) -> Iterator[tuple[int, int]]:
 
 
 def holds_by(one: Record) -> Iterator[HoldRow]:
-    """What a record says of the hold of a topic."""
+    """Return the facts of a record about the hold of a topic."""
     for fact in facts_of(one):
         if isinstance(fact, TopicHeld | TopicReleased | TopicDeleted):
             pace = fact.per_second if isinstance(fact, TopicReleased) else 0

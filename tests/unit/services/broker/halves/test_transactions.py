@@ -220,9 +220,8 @@ def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_w
     half = bench.send()
     bench.now_ms += 600
     [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBack)]
-    bench.broker.transactions.complete_check_back(
-        question.transaction_id, False, bench.now_ms
-    )  # nobody is there
+    # No producer was connected.
+    bench.broker.transactions.complete_check_back(question.transaction_id, False, bench.now_ms)
     bench.now_ms -= 300  # by this clock it is not due yet
     bench.broker.transactions.check_now(half.transaction_id)
     bench.broker.transactions.complete_check_back(half.transaction_id, False, bench.now_ms)

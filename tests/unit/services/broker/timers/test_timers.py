@@ -353,7 +353,7 @@ def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is()
     store.now_ms += DAY
     for effect in store.broker.tick(store.now_ms):
         if isinstance(effect, ReadTimers):
-            store.broker.requeue_timers_job(effect.job)  # nobody reads its file
+            store.broker.requeue_timers_job(effect.job)  # its file is not read
     store.send("other", MINUTE)
     store.checkpoint()
     assert store.broker.timers.ends.forgotten_ms <= NOW_MS
