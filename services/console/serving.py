@@ -19,9 +19,9 @@ from threading import Event, Thread
 from typing import Final, NamedTuple, TextIO
 
 from services.console.app import make_app
-from services.console.audits import Audits
 from services.console.broker import connect
-from services.console.pages import pages_of
+from services.console.pages.audits import Audits
+from services.console.pages.table import pages_of
 from services.console.sessions import Sessions
 from services.console.sparklines import Samples, collect
 from services.ops.http_server import HttpServer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.console.audits import Audits
-from services.console.pages import pages_of
+from services.console.pages.audits import Audits
+from services.console.pages.table import pages_of
 from services.console.sparklines import Samples
 from tests.console_process import Browser, ConsoleProcess
 from tidewheel.testing.process import BrokerProcess

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console.topics import kept_properties
+from services.console.pages.topics import kept_properties
 
 
 def test_timers_of_a_message_are_not_set_again() -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from services.console.bodies import shown
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
-from services.console.tasks import extent, limit_of, of_kind, page_of
+from services.console.pages.tasks import extent, limit_of, of_kind, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from services.status.verdicts import ended_line, verdict_line

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from services.console import (
+from services.console.page import Page
+from services.console.pages import (
     calendar,
     clients,
     cluster,
@@ -18,8 +19,7 @@ from services.console import (
     topics,
     transactions,
 )
-from services.console.audits import Audits
-from services.console.page import Page
+from services.console.pages.audits import Audits
 from services.console.sparklines import Samples
 
 

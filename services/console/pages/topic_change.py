@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from services.console.page import Asked, Done, Model, Page
-from services.console.topics import TYPES, page_of
+from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from tidewheel.errors import ClientMistake

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from services.console import tasks
 from services.console.bodies import shown
 from services.console.page import Asked, Done, Model, Page
+from services.console.pages import tasks
 from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
