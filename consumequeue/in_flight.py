@@ -171,6 +171,18 @@ class InFlight:
         """Return whether a message is currently leased."""
         return offset in self._leases
 
+    def is_held(self, offset: int, message_group: str) -> bool:
+        """Return whether a consumer holds a message or another message of the same message group.
+
+        The lease of a failed attempt only delays the next attempt, so no consumer holds its message. If the
+        message group has a lease, the time required is linear in the number of leases.
+        """
+        if self.message_groups.has_lease(message_group):
+            group = (one for one in self._leases.values() if one.message_group == message_group)
+            return any(not one.is_failed for one in group)
+        lease = self._leases.get(offset)
+        return lease is not None and not lease.is_failed
+
     def attempts(self, offset: int) -> Attempts:
         """Return the delivery attempts for a message, including the current attempt."""
         known = self.offsets.attempts(offset)

@@ -11,8 +11,9 @@
 3. The copy is appended to the log before the record that finishes the message. After a crash, the log may
    therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
    and does not append a second copy.
-4. A message is not moved if it is leased to a consumer, or if a message of the same message group is leased
-   (`LEASED`). The messages of a message group are moved in order to a single queue.
+4. A message is not moved if a consumer holds the message or another message of the same message group
+   (`LEASED`). A message that waits for its next attempt after a failure is moved, and its lease ends. The
+   messages of a message group are moved in order to a single queue.
 
 Cost: each move requires a key index lookup, a record read, and an append. Weak spot: an existing copy is not
 found if the message has no id, or if the target topic contains more than `SAME_ID_READ_MAX` later messages
@@ -46,6 +47,12 @@ MOVED: Final = "MOVED"
 LEASED: Final = "LEASED"
 FINISHED: Final = "FINISHED"
 UNREADABLE: Final = "UNREADABLE"
+WHY_LEFT: Final = {
+    LEASED: "a consumer holds the message or another one of its message group; move again later",
+    FINISHED: "every group finished the message before it could be moved",
+    UNREADABLE: "the record of the message is damaged; tidewheel store verify",
+}
+"""The reason for which a message with a verdict other than MOVED is left."""
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
 """The topic types whose messages cannot be moved, because a move would lose their lite topic or priority."""
 
@@ -73,6 +80,14 @@ class MoveResult(NamedTuple):
 
     verdict: str
     durable_at: int
+
+
+class _Found(NamedTuple):
+    """A message that can be moved, and the keys of the groups that have not finished it."""
+
+    record: Record
+    message_group: str
+    opened: list[GroupQueue]
 
 
 class TopicMoves:
@@ -129,33 +144,50 @@ class TopicMoves:
         self._housekeeping.refuse_new()
         topic, queue = self._topics.get(target), self._store.dispatch.look(source, queue_id)
         self._topics.get(source)
-        keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
-        opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
-        if queue_offset < queue.min_offset or (keys and not opened):
-            return MoveResult(FINISHED, 0)
-        if not keys:
+        has_groups = bool(self._groups.groups_of(source))
+        if queue_offset >= queue.min_offset and not has_groups:
             self._check_prefix(source, queue, queue_offset)
-        record = self._reading.record(queue, queue_offset, queue.entry(queue_offset))
-        if record is None:
-            return MoveResult(UNREADABLE, 0)
-        message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
-        _check_type(topic, message_group)
-        for key in opened:
-            flight = self._groups.peek_in_flight(key)
-            if flight.is_leased(queue_offset) or flight.message_groups.has_lease(message_group):
-                return MoveResult(LEASED, 0)
+        found = self._find(source, queue_id, queue_offset, topic)
+        if isinstance(found, str):
+            return MoveResult(found, 0)
+        record, message_group, opened = found
         place = f"{source}:{queue_id}:{queue_offset}"
         durable_at = 0
         if not self._is_copied(record, target, place):
             durable_at = self._copy(record, topic, place, queue_offset, now_ms)
         for key in opened:
-            self._groups.in_flight(key).withdraw(queue_offset, message_group)
+            if not (flight := self._groups.in_flight(key)).is_leased(queue_offset):
+                flight.withdraw(queue_offset, message_group)
             durable_at = max(durable_at, self._groups.finish(key, [queue_offset], now_ms))
-        if not keys:
+        if not has_groups:
             after = self._reading.next_offset(queue, queue_offset, queue.entry(queue_offset))
             rows, places = [(source, queue_id, after)], [queue.place(after)]
             durable_at = max(durable_at, self._housekeeping.advance_queues(rows, places, now_ms))
         return MoveResult(MOVED, durable_at)
+
+    def verdict(self, source: str, queue_id: int, queue_offset: int, target: str) -> str:
+        """Return the verdict of a move, without moving the message. The arguments are those of `move`.
+
+        The log may be full at the time of the move, and is not checked.
+        """
+        found = self._find(source, queue_id, queue_offset, self._topics.get(target))
+        return found if isinstance(found, str) else MOVED
+
+    def _find(self, source: str, queue_id: int, queue_offset: int, topic: Topic) -> _Found | str:
+        """Find a message that can be moved to a topic, or return the verdict that it stays."""
+        queue = self._store.dispatch.look(source, queue_id)
+        keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
+        opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
+        if queue_offset < queue.min_offset or (keys and not opened):
+            return FINISHED
+        record = self._reading.record(queue, queue_offset, queue.entry(queue_offset))
+        if record is None:
+            return UNREADABLE
+        message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
+        _check_type(topic, message_group)
+        if any(self._groups.peek_in_flight(key).is_held(queue_offset, message_group) for key in opened):
+            return LEASED
+        return _Found(record, message_group, opened)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
         """Append a copy of a message, and return the offset up to which the log must be durable."""

@@ -95,7 +95,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         loop = asyncio.get_running_loop()
         ends = loop.time() + pause_seconds(task.order.per_second, len(found))
         back = self._back(task.order)
-        await self._gather(task, ((_item(one), self._verb(task.order, one, back)) for one in found))
+        await self._gather(task, ((_item(one), self._verb(task, one, back)) for one in found))
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 async with asyncio.timeout(left):
@@ -105,12 +105,13 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         is_back = order.verb is DeadLetterVerb.REDRIVE and not order.target
         return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 
-    async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
+    async def _verb(self, task: DeadLetterTask, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter, and return the verdict or the error code.
 
         `back` is the set of original topics to which dead letters may be returned, or None if the order
         specifies a target topic or a purge.
         """
+        order = task.order
         try:
             if order.verb is DeadLetterVerb.PURGE:
                 await self._live.call(
@@ -118,12 +119,12 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 )
             else:
                 if back is not None and dead_letter.topic not in back:
-                    return GroupNotFound.code
+                    return task.refuse(GroupNotFound(f"{order.group} does not receive {dead_letter.topic}."))
                 await self._live.groups.redrive(order.group, dead_letter.queue_offset, order.target)
         except Busy:
             raise
         except TidewheelError as error:
-            return error.code
+            return task.refuse(error)
         return VERDICTS[order.verb]
 
 

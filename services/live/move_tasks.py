@@ -4,10 +4,10 @@
 
 A task moves the unfinished messages that were stored before the task was started. The messages in a batch are
 moved in order of offset (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a
-consumer has leased the message or an earlier message of its message group), FINISHED, UNREADABLE, or an error
-code.
+consumer holds the message or another message of its message group), FINISHED, UNREADABLE, or an error code. A
+preview computes the same verdicts without moving a message.
 
-Cost: each unfinished message is read twice, or once if no filter is specified, and its record is copied.
+Cost: each unfinished message is read twice, and its record is copied.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from enum import Enum
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.task_items import TaskItem
-from services.broker.topic_moves import MovableMessage
-from services.live.tasks import Task, Tasks, batch_size, pause_seconds
+from services.broker.topic_moves import MOVED, WHY_LEFT, MovableMessage
+from services.live.tasks import Preview, Task, Tasks, batch_size, pause_seconds
 from tidewheel.errors import Busy, TidewheelError
 
 
@@ -84,9 +84,22 @@ class MoveTasks(Tasks[MoveOrder]):
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
-    async def count(self, order: MoveOrder) -> int:
-        """Return the number of messages that match the filter of an order."""
-        return sum([len(found) async for found in self._pages(order, self._live.core.end_offset)])
+    async def preview(self, order: MoveOrder) -> Preview:
+        """Return the current verdicts on the messages that match the filter of an order."""
+        verdict_of, preview = self._live.core.topic_moves.verdict, Preview()
+        async for page in self._pages(order, self._live.core.end_offset):
+            for one in page:
+                try:
+                    place = order.source, one.queue_id, one.queue_offset
+                    verdict, reason = self._live.query(verdict_of, *place, order.target), ""
+                except Busy:
+                    raise
+                except TidewheelError as error:
+                    verdict, reason = error.code, str(error)
+                preview.by_verdict[verdict] += 1
+                if verdict != MOVED:
+                    preview.reasons.setdefault(verdict, reason or WHY_LEFT[verdict])
+        return preview
 
     def _end_offset(self, order: MoveOrder) -> int:
         return self._live.core.end_offset
@@ -130,7 +143,7 @@ class MoveTasks(Tasks[MoveOrder]):
         try:
             for one in found:
                 await self._live.room.wait_for_copy()
-                verdict, moved_at = self._move(order, one)
+                verdict, moved_at = self._move(task, one)
                 name = f"{one.queue_id}:{one.queue_offset}"
                 done.append(TaskItem(order.source, name, one.message.message_id, verdict))
                 durable_at = max(durable_at, moved_at)
@@ -142,17 +155,19 @@ class MoveTasks(Tasks[MoveOrder]):
                 async with asyncio.timeout(left):
                     await task.stop_requested.wait()
 
-    def _move(self, order: MoveOrder, one: MovableMessage) -> tuple[str, int]:
+    def _move(self, task: MoveTask, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
         Return the verdict or the error code, and the offset up to which the log must be durable before the
         move is complete.
         """
+        order, move = task.order, self._live.core.topic_moves.move
         try:
-            return self._live.decide(
-                self._live.core.topic_moves.move, order.source, one.queue_id, one.queue_offset, order.target
-            )
+            moved = self._live.decide(move, order.source, one.queue_id, one.queue_offset, order.target)
         except Busy:
             raise
         except TidewheelError as error:
-            return error.code, 0
+            return task.refuse(error), 0
+        if moved.verdict in WHY_LEFT:
+            task.reasons.setdefault(moved.verdict, WHY_LEFT[moved.verdict])
+        return moved

@@ -106,12 +106,21 @@ class TaskState(Enum):
 
 
 @dataclass(slots=True)
+class Preview:
+    """The number of items by verdict, with the reasons for verdicts that leave items unchanged."""
+
+    by_verdict: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Task(Generic[Order]):
     """A task and its progress.
 
     The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
-    reason. `first_items` is the offset of the first item record of the task. `items_at` is the log offset at
-    which all item records of the task are durable.
+    reason. `reasons` contains the reason for the first item of each verdict that left items unchanged.
+    `first_items` is the offset of the first item record of the task. `items_at` is the log offset at which
+    all item records of the task are durable.
     """
 
     id: str
@@ -123,6 +132,7 @@ class Task(Generic[Order]):
     by_verdict: Counter[str] = field(default_factory=Counter)
     ended_ms: int | None = None
     why: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
     stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
     first_items: int | None = None
     items_at: int = 0
@@ -135,6 +145,11 @@ class Task(Generic[Order]):
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return the items of a page that may still be processed within the limit of the order."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
+
+    def refuse(self, error: TidewheelError) -> str:
+        """Return the error code as the verdict on an item, and keep the message of the first such error."""
+        self.reasons.setdefault(error.code, str(error))
+        return error.code
 
     @property
     def is_full(self) -> bool:

@@ -86,19 +86,19 @@ class TimerTasks(Tasks[TimerOrder]):
             if task.why:
                 return
             chosen = timers[first : first + limits.TASK_SLICE]
-            await self._gather(task, ((_item(timer), self._verb(task.order, timer)) for timer in chosen))
+            await self._gather(task, ((_item(timer), self._verb(task, timer)) for timer in chosen))
 
-    async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
+    async def _verb(self, task: TimerTask, timer: PendingTimer) -> str:
         """Perform the operation on a timer, and return the verdict or the error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
                 return Verdict.ALREADY.value
-            verdict = (await self._carry_out(order, name, timer)).verdict.value
+            verdict = (await self._carry_out(task.order, name, timer)).verdict.value
         except Busy:
             raise
         except TidewheelError as error:
-            return error.code
+            return task.refuse(error)
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:

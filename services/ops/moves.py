@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from services.live.live_broker import LiveBroker
 from services.live.move_tasks import MessageFilter, MoveOrder, MoveTask, MoveTasks
+from services.live.tasks import Preview
 from services.ops.dead_letters import PER_SECOND_MAX
 from services.ops.request import Nothing, Reason, Repeated
 from services.ops.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
@@ -85,9 +86,9 @@ def move_task_shape(task: MoveTask) -> MoveTaskAnswer:
     }
 
 
-async def count_moves(live: LiveBroker, order: MoveOrder) -> int:
-    """Count the messages that a task would move."""
-    return await MoveTasks(live).count(order)
+async def count_moves(live: LiveBroker, order: MoveOrder) -> Preview:
+    """Count the messages of an order by the verdict that a move would have now."""
+    return await MoveTasks(live).preview(order)
 
 
 MOVES: Final = Bulk(

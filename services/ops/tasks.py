@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from services.broker.task_items import ItemsPage
 from services.live.live_broker import LiveBroker
-from services.live.tasks import Task, TaskOrder, Tasks
+from services.live.tasks import Preview, Task, TaskOrder, Tasks
 from services.ops.answers import written
 from services.ops.callers import watch_of
 from services.ops.operation import Operation
@@ -38,11 +38,16 @@ Limit = Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="Change at 
 
 
 class DryRunAnswer(TypedDict):
-    """The number of items that match. The task changes at most `limit` of them, or all if `limit` is null."""
+    """The number of items that match. The task changes at most `limit` of them, or all if `limit` is null.
+
+    Only a preview of moved messages has `by_verdict` and `reasons`, which are those of a task that runs now.
+    """
 
     dry_run: bool
     matched: int
     limit: int | None
+    by_verdict: NotRequired[dict[str, int]]
+    reasons: NotRequired[dict[str, str]]
 
 
 class TaskProgressAnswer(TypedDict):
@@ -50,7 +55,8 @@ class TaskProgressAnswer(TypedDict):
 
     `matched` is null until the items have been counted. The task ends after `limit` items, or after all items
     if `limit` is null. `by_verdict` contains the number of `done` items by verdict, or by error code for
-    refused items. `why` is the reason for a stop.
+    refused items. `reasons` contains, for verdicts that left items unchanged, the reason for the first such
+    item. `why` is the reason for a stop.
     """
 
     id: str
@@ -59,6 +65,7 @@ class TaskProgressAnswer(TypedDict):
     limit: int | None
     done: int
     by_verdict: dict[str, int]
+    reasons: dict[str, str]
     reason: str
     started_ms: str
     ended_ms: str | None
@@ -127,6 +134,7 @@ def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
         "limit": task.order.limit or None,
         "done": task.done,
         "by_verdict": dict(task.by_verdict),
+        "reasons": dict(task.reasons),
         "reason": task.order.reason,
         "started_ms": str(task.started_ms),
         "ended_ms": None if task.ended_ms is None else str(task.ended_ms),
@@ -138,13 +146,14 @@ def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
 class Bulk:
     """The tasks of a noun.
 
-    `body` has the field `dry_run` and the method `order`, whose argument is the time.
+    `body` has the field `dry_run` and the method `order`, whose argument is the time. `count` returns the
+    number of matching items, or their verdicts.
     """
 
     noun: str
     body: type[BaseModel]
     shape: Callable[[Task[Any]], Any]
-    count: Callable[[LiveBroker, Any], Awaitable[int]]
+    count: Callable[[LiveBroker, Any], Awaitable[int | Preview]]
     answer: type[Any]
     answers: type[Any]
     refusals: tuple[int, ...] = (400, 503)
@@ -174,9 +183,12 @@ class TasksApi:
         if not wanted.dry_run:
             return JSONResponse(bulk.shape(tasks.start(order, watch_of(request))), status_code=202)
         tasks.check(order)
-        return JSONResponse(
-            {"dry_run": True, "matched": await bulk.count(self._live, order), "limit": order.limit or None}
-        )
+        count = await bulk.count(self._live, order)
+        matched = count if isinstance(count, int) else count.by_verdict.total()
+        answer: DryRunAnswer = {"dry_run": True, "matched": matched, "limit": order.limit or None}
+        if not isinstance(count, int):
+            answer |= {"by_verdict": dict(count.by_verdict), "reasons": count.reasons}
+        return JSONResponse(answer)
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task."""

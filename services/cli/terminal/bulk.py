@@ -131,14 +131,16 @@ class Bulk:
         if run.dry_run or not run.yes:
             body = wanted | {"dry_run": True}
             answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
-            output.print_json(answer) if run.as_json else output.show(counted(answer["matched"]))
+            output.print_json(answer) if run.as_json else output.show(
+                counted(answer["matched"]), *left_lines(answer)
+            )
             if not run.dry_run:
                 output.say("nothing was done: add --yes to do it")
             return
         task = api.post(self.resource, "tasks", body=wanted)
         if not run.detach:
             task = self.wait_for_end(api, task)
-        output.print_json(task) if run.as_json else output.show(task_line(task))
+        output.print_json(task) if run.as_json else output.show(task_line(task), *left_lines(task))
         if task["state"] == "stopped":
             raise typer.Exit(REFUSED)
 
@@ -152,7 +154,7 @@ class Bulk:
         if task:
             call = api.delete if stop else api.get
             answer = call(self.resource, "tasks", task)
-            output.print_json(answer) if as_json else output.show(task_line(answer))
+            output.print_json(answer) if as_json else output.show(task_line(answer), *left_lines(answer))
             return
         if stop:
             raise ConfigurationError(
@@ -245,6 +247,14 @@ def task_line(task: Answer) -> str:
     """Say how far a task is."""
     why = f"  ({task['why']})" if task["why"] else ""
     return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
+
+
+def left_lines(answer: Answer) -> list[str]:
+    """Return a line for each verdict that leaves items unchanged, with the number of items and the reason."""
+    return [
+        f"  {verdict} {answer['by_verdict'][verdict]:,}: {reason}"
+        for verdict, reason in sorted(answer.get("reasons", {}).items())
+    ]
 
 
 def progress(task: Answer) -> str:

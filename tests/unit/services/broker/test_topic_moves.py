@@ -115,6 +115,35 @@ def test_messages_that_wait_for_another_attempt_or_their_turn_are_moved(bench: M
     assert tables(bench.broker) == before
 
 
+def test_a_message_whose_attempt_failed_is_moved_before_its_next_attempt(bench: Mover) -> None:
+    bench.broker.receiving.join("g", "t", bench.now_ms)
+    for group in ("", "a", "a", "b", "b"):
+        bench.send(message_group=group)
+    failed = bench.receive("g")
+    for one in failed:
+        if one.message.message_group != "b":
+            bench.broker.receiving.retry("g", "t", one.receipt_handle, 3_600_000, bench.now_ms)
+    bench.flush()
+    before = bench.broker.end_offset
+    verdicts = {
+        one: bench.broker.topic_moves.verdict("t", queue_id, offset, "u")
+        for queue_id, offset, one in bench.unfinished()
+    }
+    assert bench.broker.end_offset == before, "a preview changes nothing"
+    assert verdicts == dict.fromkeys(("M1", "M2", "M3"), "MOVED") | dict.fromkeys(("M4", "M5"), "LEASED")
+    assert sorted(bench.move_all()) == ["LEASED"] * 2 + ["MOVED"] * 3
+    assert bench.kept("u") == ["M1", "M2", "M3"]
+    bench.now_ms += 3_700_000
+    bench.broker.tick(bench.now_ms)
+    bench.flush()
+    assert bench.ids("g", "t") == ["M4"], "a moved message is not delivered in its first topic"
+    bench.send(message_group="a")
+    assert bench.ids("g", "t") == ["M6"], "the message group is free"
+    before_restart = tables(bench.broker)
+    bench.reopen()
+    assert tables(bench.broker) == before_restart
+
+
 def test_a_message_in_the_middle_of_a_message_group_is_moved(bench: Mover) -> None:
     bench.broker.receiving.join("g", "t", bench.now_ms)
     for _ in range(4):

@@ -55,7 +55,13 @@ def test_what_matches_is_counted_moved_and_listed(at_desk: AtDesk) -> None:
         await fill(desk, 120)
         order = {"source": "a", "target": "b", "filter": {"tag": "ann", "property": "n=1"}, "reason": "slow"}
         counted = await call(desk, "POST", "", order | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 40, "limit": None}
+        assert counted == {
+            "dry_run": True,
+            "matched": 40,
+            "limit": None,
+            "by_verdict": {"MOVED": 40},
+            "reasons": {},
+        }
         task = await ended(desk, order)
         assert (task["state"], task["matched"], task["by_verdict"]) == ("done", 40, {"MOVED": 40})
         assert (task["source"], task["target"], task["reason"]) == ("a", "b", "slow")
@@ -74,6 +80,41 @@ def test_what_matches_is_counted_moved_and_listed(at_desk: AtDesk) -> None:
         verbs = [one["verb"] for one in journal]
         assert sorted(verbs) == ["messages: task ended (move)"] * 2 + ["moves start task"] * 2
         assert (await call(desk, "GET", ""))["tasks"][1] == task
+
+    at_desk(scenario)
+
+
+def test_what_stays_is_counted_with_its_reason_before_and_after(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await fill(desk, 6)
+        receive = {"topic": "a", "count": 3, "lease": "1h"}
+        held = (await desk.http.post("/api/groups/g/receive", json=receive)).json()["messages"]
+        assert len(held) == 3
+        failed = {"receipt_handles": [held[0]["receipt_handle"]], "after": "1h"}
+        assert (await desk.http.post("/api/groups/g/nack", json=failed)).status_code == 200
+        counted = await call(desk, "POST", "", {"source": "a", "target": "b", "dry_run": True})
+        assert counted["by_verdict"] == {"MOVED": 4, "LEASED": 2}
+        assert list(counted["reasons"]) == ["LEASED"]
+        task = await ended(desk, {"source": "a", "target": "b"})
+        assert (task["by_verdict"], task["reasons"]) == (counted["by_verdict"], counted["reasons"])
+        assert "a consumer holds the message" in task["reasons"]["LEASED"]
+        moved = await bodies(desk, "b")
+        assert held[0]["body"] in moved, "no consumer has it: it waited for its next attempt"
+        assert not {held[1]["body"], held[2]["body"]} & {*moved}
+
+    at_desk(scenario)
+
+
+def test_an_error_is_a_verdict_with_its_message(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await fill(desk, 2)
+        await desk.http.post("/api/topics", json={"name": "ordered", "message_type": "FIFO"})
+        order = {"source": "a", "target": "ordered"}
+        counted = await call(desk, "POST", "", order | {"dry_run": True})
+        task = await ended(desk, order)
+        assert task["by_verdict"] == counted["by_verdict"] == {"TW-144": 2}
+        assert "'ordered' takes FIFO" in task["reasons"]["TW-144"]
+        assert task["reasons"] == counted["reasons"]
 
     at_desk(scenario)
 
