@@ -19,6 +19,15 @@ def span_ms(text: str) -> int:
     return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
 
 
+def span_text(span_ms: int) -> str:
+    """Return a span in milliseconds as `span_ms` reads it, exactly: 7d, 1h30m, 1s500ms."""
+    parts = []
+    for unit, unit_ms in reversed(UNITS_MS.items()):
+        count, span_ms = divmod(span_ms, unit_ms)
+        parts.append(f"{count}{unit}" if count else "")
+    return "".join(parts) or "0ms"
+
+
 def _advice(text: str) -> str:
     """Return how to write what a text seems to mean."""
     if re.fullmatch(r"[0-9]{1,15}", text):

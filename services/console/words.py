@@ -10,7 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from services.status.callers import user_of
 from services.times.display import away, exactly, span, wall
+from tidewheel.durations import span_text
 from tidewheel.printable import one_line
 
 LINE_CHARACTERS_MAX: Final = 200
@@ -54,7 +56,13 @@ def duration(span_ms: str | int) -> str:
     return span(int(span_ms))
 
 
+def exact_duration(span_ms: str | int) -> str:
+    """Return a span exactly, in the form that fields accept."""
+    return span_text(int(span_ms))
+
+
 FILTERS: Final[dict[str, Callable[..., str]]] = {
+    "user": user_of,
     "line": line,
     "moment": moment,
     "moment_exactly": moment_exactly,
@@ -62,4 +70,5 @@ FILTERS: Final[dict[str, Callable[..., str]]] = {
     "iso": iso,
     "number": number,
     "duration": duration,
+    "exact_duration": exact_duration,
 }

@@ -8,6 +8,7 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.status.callers import user_of
 from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
@@ -52,4 +53,4 @@ def row(entry: dict[str, Any]) -> tuple[str, ...]:
     caller = " ".join(filter(None, (entry["program"].partition("/")[0], entry["host"])))
     why = entry["reason"] or entry["detail"]
     at = exactly(int(entry["store_ms"]))
-    return at, entry["user"] or "-", caller, entry["verb"], entry["about"], entry["verdict"], why
+    return at, user_of(entry), caller, entry["verb"], entry["about"], entry["verdict"], why

@@ -17,7 +17,7 @@ from tidewheel.client.spans import (
     moment_of,
     span_ms,
 )
-from tidewheel.durations import UNITS_MS
+from tidewheel.durations import UNITS_MS, span_text
 from tidewheel.errors import ClientMistake
 
 PARTS = st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(sorted(UNITS_MS))), min_size=1, max_size=5)
@@ -28,6 +28,12 @@ ZONES = st.timedeltas(timedelta(hours=-14), timedelta(hours=14)).map(timezone)
 def test_a_written_span_is_the_sum_of_its_parts(parts: list[tuple[int, str]]) -> None:
     text = "".join(f"{count}{unit}" for count, unit in parts)
     assert span_ms(text, "delay") == sum(count * UNITS_MS[unit] for count, unit in parts)
+
+
+@given(st.integers(0, 10**15))
+def test_a_span_is_written_as_it_is_read(count_ms: int) -> None:
+    assert span_ms(span_text(count_ms), "delay") == count_ms
+    assert [span_text(one) for one in (0, 604_800_000, 43_200_000, 1_500)] == ["0ms", "7d", "12h", "1s500ms"]
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=10_000)))
