@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from services.console.page import Asked
 from tidewheel.errors import ClientMistake
 
+Rate = TypeVar("Rate", int, float)
 TEXT, BASE64 = "text", "base64"
 EDITED_CHARACTERS_MAX: Final = 64 * 1024
 
@@ -37,6 +39,14 @@ def body_of(asked: Asked) -> dict[str, str]:
     except binascii.Error as error:
         raise ClientMistake(f"The body is no base64: {error}.") from error
     return {"body_base64": asked.get("body")}
+
+
+def rate_of(text: str, parse: Callable[[str], Rate]) -> Rate:
+    """Return the rate of a form per second. Raise `ClientMistake`."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ClientMistake(f"The rate is {text[:20]!r}: {error}.") from error
 
 
 def lines_of(text: str) -> list[str]:

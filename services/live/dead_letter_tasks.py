@@ -62,7 +62,7 @@ DeadLetterTask = Task[DeadLetterOrder]
 class DeadLetterTasks(Tasks[DeadLetterOrder]):
     """The tasks that process dead letters."""
 
-    what = "dead letters"
+    what, command = "dead letters", "dlq"
 
     def check(self, order: DeadLetterOrder) -> None:
         """Reject an unknown group or target topic, so that a misspelled name creates neither."""

@@ -77,7 +77,7 @@ MoveTask = Task[MoveOrder]
 class MoveTasks(Tasks[MoveOrder]):
     """The tasks that move messages."""
 
-    what = "messages"
+    what, command = "messages", "topic"
 
     def check(self, order: MoveOrder) -> None:
         """Reject an order if a topic does not exist or if messages cannot be moved between the two topics."""

@@ -162,6 +162,8 @@ class Tasks(ABC, Generic[Order]):
 
     what: str
     """The plural noun that is used for the items in log messages and error messages."""
+    command: str
+    """The group of commands that lists the tasks."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -205,25 +207,35 @@ class Tasks(ABC, Generic[Order]):
 
     def get(self, task_id: str) -> Task[Order]:
         """Return the task with a given id. Raise `NotFound` if the task does not exist."""
-        task = self._tasks.get(task_id)
-        if task is None:
+        task, name = self._tasks.get(task_id), task_id[:80]
+        if task is not None:
+            return task
+        if self._page(task_id, None, 1) is None:
             raise NotFound(
-                f"There is no task {task_id[:80]!r}. Tasks end with the broker's process. Its start and "
-                f"result are in the journal: tidewheel journal --about {task_id[:80]}. Without a result, "
-                f"a crash interrupted it: count the {self.what} of the filter, and begin a new task for them."
+                f"There is no task {name!r} over {self.what}, and the log contains no items of it. Tasks end "
+                "with the broker's process. The start and the result of a task are in the journal: "
+                f"tidewheel journal --about {name}"
             )
-        return task
+        raise NotFound(
+            f"The task {name!r} ended with an earlier process of the broker. The items that it handled, with "
+            f"their verdicts: tidewheel {self.command} tasks {name} --items. Its start and result: tidewheel "
+            f"journal --about {name}. Without a result, a crash interrupted the task: count the {self.what} "
+            "of the filter, and begin a new task for them."
+        )
 
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
         """Return a page of a task's items. The task may have ended before the broker started.
 
         Raise `NotFound` if the task is unknown and the log contains no items of the task.
         """
-        page = self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
+        page = self._page(task_id, after, count_max)
         if page is not None:
             return page
         self.get(task_id)
         return ItemsPage([], None)
+
+    def _page(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage | None:
+        return self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
 
     async def stop(self, task_id: str) -> Task[Order]:
         """Stop a task after its current batch. A task that has already ended is not changed."""

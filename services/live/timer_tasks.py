@@ -56,7 +56,7 @@ TimerTask = Task[TimerOrder]
 class TimerTasks(Tasks[TimerOrder]):
     """The tasks that process timers."""
 
-    what = "timers"
+    what, command = "timers", "timer"
 
     def check(self, order: TimerOrder) -> None:
         """Raise `IllegalDeliveryTime` if a move exceeds the maximum delay."""

@@ -86,7 +86,7 @@ def test_a_group_is_paused_and_set_elsewhere(serving: Any, consumer: SimpleConsu
     assert "goes on, with 2 messages to do" in serving.run("group", "resume", "shop")
     assert [one.keys for one in consumer.receive(5, LEASE_SECONDS)] == [{"order:3"}, {"order:4"}]
     assert "skips up to 2" in serving.run("group", "reset", "shop", "--to", "latest", "--yes")
-    assert "add --yes" in serving.run("group", "delete", "shop", code=CLIENT_MISTAKE).lower()
+    assert "add --yes" in serving.run("group", "delete", "shop")
     assert "shop no longer receives orders" in serving.run("group", "delete", "shop", "--yes")
     assert "no consumer group yet" in serving.run("group", "ls")
 

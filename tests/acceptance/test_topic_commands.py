@@ -37,7 +37,7 @@ def test_a_retention_is_previewed_and_holds_after_kill_9(broker: Serving) -> Non
     broker.ask("POST", "messages", {"topic": "prices", "body": "new"})
     preview = broker.run("topic", "alter", "prices", "--retention", "1s")
     assert (preview.returncode, preview.stdout) == (
-        2,
+        0,
         "3 of 4 messages would be discarded at once, 3 of them unfinished\n",
     )
     assert "add --yes" in preview.stderr
@@ -92,7 +92,95 @@ def test_messages_are_moved_and_not_copied_twice_after_kill_9(broker: Serving) -
     use = broker.ask("GET", "topics/orders/use")[1]
     assert use["unfinished"] == 750
     assert "move" in broker.run("topic", "tasks").stdout
+    ended = broker.run("topic", "tasks", detached["id"])
+    assert (ended.returncode, "ended with an earlier process" in ended.stderr) == (4, True)
+    assert f"tidewheel topic tasks {detached['id']} --items" in ended.stderr
+    listed = broker.run("topic", "tasks", detached["id"], "--items", "--limit", "1000")
+    assert "whether it was finished is in the journal" in listed.stderr
+    unknown = broker.run("topic", "tasks", "nonesuch")
+    assert "the log contains no items of it" in unknown.stderr
+    assert "--items" not in unknown.stderr
     assert "a trial" in broker.run("journal", "--about", "a trial").stdout
     message_id = items[0]["message_id"]
     life = broker.run("explain", message_id, "--topic", "slow").stdout
     assert f"moved from orders:{items[0]['name']}" in life
+
+
+def test_a_task_that_runs_or_was_stopped_is_not_told_as_finished(broker: Serving) -> None:
+    assert broker.run("topic", "create", "orders", "slow").returncode == 0
+    broker.ask("POST", "messages", {"messages": [{"topic": "orders", "body": "x"}] * 20})
+    command = ("topic", "move", "orders", "slow", "--rate", "1/h", "--yes", "--detach", "--json")
+    task = json.loads(broker.run(*command).stdout)["id"]
+    while not broker.ask("GET", f"moves/tasks/{task}")[1]["done"]:
+        time.sleep(0.01)
+    assert "running  move  1 of 20 so far  MOVED 1" in broker.run("topic", "tasks", task).stdout
+    items = broker.run("topic", "tasks", task, "--items")
+    assert "these are not all:  running" in items.stderr
+    assert broker.run("topic", "tasks", task, "--stop").stdout.startswith("stopped  move  1 of 20  MOVED 1")
+    assert "these are not all:  stopped" in broker.run("topic", "tasks", task, "--items").stderr
+
+
+def test_a_preview_and_a_move_name_the_messages_that_stay(broker: Serving) -> None:
+    assert broker.run("topic", "create", "orders", "slow", "--queues", "1").returncode == 0
+    assert broker.run("group", "create", "shop", "orders").returncode == 0
+    broker.ask("POST", "messages", {"messages": [{"topic": "orders", "body": str(n)} for n in range(5)]})
+    held = broker.ask("POST", "groups/shop/receive", {"topic": "orders", "count": 2, "lease": "1h"})[1]
+    failed = {"receipt_handles": [held["messages"][0]["receipt_handle"]], "after": "1h"}
+    assert broker.ask("POST", "groups/shop/nack", failed)[0] == 200
+    left = "  LEASED 1: a consumer holds the message or another one of its message group; move again later\n"
+    preview = broker.run("topic", "move", "orders", "slow")
+    assert preview.stdout == f"would move 5 messages of orders to slow\n{left}"
+    done = broker.run("topic", "move", "orders", "slow", "--yes").stdout
+    assert done.startswith("done  move  5 of 5  LEASED 1 MOVED 4  task ")
+    assert done.endswith(left)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topic", "purge", "orders"),
+        ("topic", "delete", "orders"),
+        ("topic", "hold", "orders"),
+        ("topic", "move", "orders", "slow"),
+        ("topic", "alter", "orders", "--retention", "1s"),
+        ("group", "reset", "shop", "--to", "latest"),
+        ("group", "delete", "shop"),
+        ("dlq", "redrive", "shop"),
+        ("timer", "cancel", "--all", "--topic", "orders"),
+        ("timer", "move", "--all", "--topic", "orders", "--by", "1h"),
+        ("timer", "fire", "--all", "--topic", "orders"),
+    ],
+    ids=" ".join,
+)
+def test_each_preview_changes_nothing_says_so_and_exits_with_0(
+    full: Serving, command: tuple[str, ...]
+) -> None:
+    before = full.ask("GET", "journal")[1]
+    preview = full.run(*command)
+    assert (preview.returncode, "nothing was done: add --yes to " in preview.stderr) == (0, True), preview
+    assert preview.stdout, "the extent of the change"
+    as_json = full.run(*command, "--json")
+    assert (as_json.returncode, bool(json.loads(as_json.stdout))) == (0, True)
+    assert full.ask("GET", "journal")[1] == before
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A broker with something to change for each verb."""
+    serving = Serving(tmp_path_factory.mktemp("full"))
+    assert serving.run("topic", "create", "orders", "slow").returncode == 0
+    assert serving.run("group", "create", "shop", "orders").returncode == 0
+    serving.ask("POST", "timers", {"topic": "orders", "body": "x", "in": "1h"})
+    serving.ask("POST", "messages", {"messages": [{"topic": "orders", "body": "x"}] * 3})
+    [one] = serving.ask("POST", "groups/shop/receive", {"topic": "orders", "count": 1})[1]["messages"]
+    given_up = {"receipt_handles": [one["receipt_handle"]], "dead_letter": True}
+    assert serving.ask("POST", "groups/shop/nack", given_up)[0] == 200
+    time.sleep(1.2)
+    yield serving
+    serving.kill()
+
+
+def test_a_preview_that_matches_nothing_has_nothing_to_do(full: Serving) -> None:
+    preview = full.run("timer", "cancel", "--all", "--topic", "orders", "--tag", "none")
+    assert (preview.returncode, preview.stdout) == (0, "would cancel 0 timers\n")
+    assert preview.stderr == "nothing matches: nothing to do\n"

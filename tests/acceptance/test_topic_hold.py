@@ -31,10 +31,15 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
         {"topic": "payments", "body": str(number), "timer_key": f"k:{number}", "in": f"{500 + number}ms"}
         for number in range(60)
     ]
-    preview = said(broker.run("topic", "hold", "payments", "--reason", "the bank is closed"), 2)
+    preview = said(broker.run("topic", "hold", "payments", "--reason", "the bank is closed"))
     assert "nothing was done: add --yes" in preview
     held = said(broker.run("topic", "hold", "payments", "--reason", "the bank is closed", "--yes"))
     assert "the timers of payments are held" in held
+    again = said(broker.run("topic", "hold", "payments"))
+    assert "the timers of payments are held since " in again
+    assert "by no sign-in (the bank is closed): nothing to do." in again
+    assert "tidewheel topic release payments" in again
+    assert "add --yes" not in again
     refused = said(broker.run("topic", "hold", "payments", "--yes"), 4)
     assert "TW-169" in refused
     assert broker.ask("POST", "timers", {"timers": timers})[0] == 200
@@ -56,7 +61,7 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     said(broker.run("timer", "fire", "--topic", "payments", "--key", "k:9"))
     assert broker.delivered("payments") == ["9"]
 
-    released = said(broker.run("topic", "release", "payments", "--rate", "20", "--reason", "it is open"))
+    released = said(broker.run("topic", "release", "payments", "--rate", "20/s", "--reason", "it is open"))
     assert "payments is released; 58 held messages are delivered, 20 per second" in released
     eventually(lambda: len(broker.delivered("payments")) >= 10)
     broker.kill()
@@ -70,6 +75,9 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     assert "held" in life
     assert "since its topic was held" in life
     noted = json.loads(said(broker.run("journal", "--about", "payments", "--json")))
+    table = said(broker.run("journal", "--about", "payments"))
+    assert "no sign-in" in table
+    assert "the broker" not in table
     entries = noted if isinstance(noted, list) else noted["entries"]
     acts = [(one["verb"], one["reason"]) for one in entries if one["verdict"] == "done"]
     assert ("topics hold", "the bank is closed") in acts

@@ -47,7 +47,6 @@ TagOption = Annotated[str, filter_option("The tag of the messages.", "--tag")]
 CauseOption = Annotated[str, filter_option("Part of the cause, or of the first or last error.", "--died-of")]
 FromOption = Annotated[str, filter_option(f"Dead letters since: {MOMENTS}", "--from")]
 UntilOption = Annotated[str, filter_option("Dead letters before this time.", "--until")]
-RateOption = Annotated[str, many_option("Highest rate: 50/s, 600/m; default: no limit.", "--rate")]
 ReasonOption = Annotated[str, many_option("Reason, which is shown with the task and logged.", "--reason")]
 
 
@@ -115,7 +114,7 @@ def redrive(
     died_of: CauseOption = "",
     from_: FromOption = "",
     until: UntilOption = "",
-    rate: RateOption = "",
+    rate: bulk.RateOption = "",
     reason: ReasonOption = "",
     yes: bulk.YesOption = False,
     limit: bulk.LimitOption = None,

@@ -27,6 +27,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_past_ms
+from services.status.judgement import counted
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -36,7 +37,6 @@ app = typer.Typer(
     "Example: tidewheel group lag",
 )
 
-USAGE = 2
 PLACES = "earliest, latest, 30m ago, 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
 
 NameArgument = Annotated[str, typer.Argument(help="The consumer group.")]
@@ -251,7 +251,7 @@ def reset(
         output.print_table(MOVES, move_rows(answer["moves"]))
         output.say(f"{'would be ' if is_dry else ''}reset: {reset_line(answer)}")
     if is_dry and not dry_run:
-        output.say("nothing was done: add --yes to do it")
+        output.say_undone(len(answer["moves"]))
 
 
 @app.command()
@@ -264,6 +264,8 @@ def delete(
 ) -> None:
     """Forget a group and how far it is, or that it receives a topic; its dead letters stay.
 
+    Without --yes, its consumers and its lag are only shown.
+
     Example: tidewheel group delete shop --yes
     """
     api = broker_at(http)
@@ -271,10 +273,12 @@ def delete(
     if group["consumers"]:
         output.say(f"{name} has consumers ({group['consumers']:,}): their next receive makes it again, new.")
     if not yes:
-        output.say(
-            f"nothing was done: {name} has {group['lag']:,} messages to do. Add --yes to forget how far it is"
-        )
-        raise typer.Exit(USAGE)
+        if as_json:
+            output.print_json(group)
+        else:
+            output.show(f"{name} has {counted(group['lag'], 'message')} to do")
+        output.say_undone(ending="forget how far it is")
+        return
     answer = api.delete("groups", name, **({"topic": topic} if topic else {}))
     if as_json:
         output.print_json(answer)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.bulk import Bulk, Run, per_second
+from services.cli.terminal.bulk import Bulk, Run, per_second, whole_per_second
 from services.cli.terminal.listing import lists
+from services.http.api import Api
 from services.settings.errors import InputUnreadable
+from services.status.callers import user_of
 from services.status.judgement import counted
 from services.times.display import exactly, span
-from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
+from tidewheel.errors import AccessRefused, ClientMistake, ConfigurationError, RefusedByState
 
 app = typer.Typer(
     add_completion=False,
@@ -26,7 +29,6 @@ app = typer.Typer(
 )
 
 
-USAGE = 2
 TASKS = Bulk(
     "moves",
     "topic",
@@ -35,6 +37,10 @@ TASKS = Bulk(
     lambda task: (task["source"], task["target"]),
     "queue:offset",
 )
+
+
+JOURNAL_LOOK: Final = 200
+"""The number of journal entries that are searched for the user of a hold."""
 
 
 class TopicType(StrEnum):
@@ -230,8 +236,8 @@ def alter(
     if message_type is None and queues is None and not retained:
         raise ConfigurationError("Give --type, --queues, --retention or some of them.")
     api = broker_at(http)
-    if retained and not yes:
-        show_expired(api.get("topics", name, "use", retention=retained), as_json)
+    if retained and not yes and shows_expired(api.get("topics", name, "use", retention=retained), as_json):
+        return
     given = {"message_type": message_type and message_type.name, "queue_count": queues}
     given |= {"retention": retained, "discard": yes if retained else None, "reason": reason}
     body = {field: value for field, value in given.items() if value}
@@ -261,7 +267,9 @@ def purge(
     """
     api = broker_at(http)
     if not yes:
-        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to purge it")
+        show_use(api.get("topics", name, "use"), as_json)
+        output.say_undone(ending="purge it")
+        return
     use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
     output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
 
@@ -284,7 +292,9 @@ def delete(
     """
     api = broker_at(http)
     if not yes:
-        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to delete it")
+        show_use(api.get("topics", name, "use"), as_json)
+        output.say_undone(ending="delete it")
+        return
     given = {"discard": "true" if discard else "", "reason": reason}
     use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
@@ -310,7 +320,7 @@ def move(
             rich_help_panel="Filters",
         ),
     ] = None,
-    rate: Annotated[str, bulk.many_option("Highest rate: 50/s, 600/m; default: no limit.", "--rate")] = "",
+    rate: bulk.RateOption = "",
     reason: ReasonOption = "",
     yes: bulk.YesOption = False,
     limit: bulk.LimitOption = None,
@@ -359,11 +369,11 @@ def tasks(
     TASKS.show_tasks(broker_at(http), task, stop, as_json, items, limit, after)
 
 
-def show_expired(use: dict[str, Any], as_json: bool) -> None:
-    """Print what a retention would discard at once, and end the command; return if that is nothing."""
+def shows_expired(use: dict[str, Any], as_json: bool) -> bool:
+    """Print what a retention would discard at once. Return whether it discards messages."""
     expired = use["expired"]
     if not expired["messages"]:
-        return
+        return False
     if as_json:
         output.print_json(use)
     else:
@@ -371,8 +381,8 @@ def show_expired(use: dict[str, Any], as_json: bool) -> None:
             f"{expired['messages']:,} of {counted(use['messages'], 'message')} would be discarded at once, "
             f"{expired['unfinished']:,} of them unfinished"
         )
-    output.say("nothing was done: add --yes to discard them")
-    raise typer.Exit(USAGE)
+    output.say_undone(ending="discard them")
+    return True
 
 
 @app.command()
@@ -392,7 +402,13 @@ def hold(
     """
     api = broker_at(http)
     if not yes:
-        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to hold its timers")
+        use = api.get("topics", name, "use")
+        show_use(use, as_json)
+        if is_held(use):
+            output.say(f"{held_line(api, use)}: nothing to do. It ends with:  tidewheel topic release {name}")
+        else:
+            output.say_undone(ending="hold its timers")
+        return
     use = api.post("topics", name, "hold", body={"reason": reason})
     said = f"the timers of {name} are held when they are due; {counted(use['timers'], 'timer')} pending"
     output.print_json(use) if as_json else output.show(said)
@@ -401,9 +417,7 @@ def hold(
 @app.command()
 def release(
     name: NameArgument,
-    rate: Annotated[
-        int, typer.Option(help="Held messages to deliver per second; 0 delivers all of them at once.")
-    ] = 0,
+    rate: Annotated[str, typer.Option(help=bulk.RATE_HELP)] = "",
     reason: ReasonOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -412,10 +426,11 @@ def release(
 
     Messages that become due from now on are delivered on time, whatever the rate.
 
-    Example: tidewheel topic release orders --rate 500 --reason "the shop is open"
+    Example: tidewheel topic release orders --rate 500/s --reason "the shop is open"
     """
-    use = broker_at(http).post("topics", name, "release", body={"per_second": rate, "reason": reason})
-    held, pace = (use["hold"] or {"held": 0})["held"], f"{rate:,} per second" if rate else "at once"
+    pace_s = whole_per_second(rate)
+    use = broker_at(http).post("topics", name, "release", body={"per_second": pace_s, "reason": reason})
+    held, pace = (use["hold"] or {"held": 0})["held"], f"{pace_s:,} per second" if pace_s else "at once"
     are = "is" if held == 1 else "are"
     said = f"{name} is released; {counted(held, 'held message')} {are} delivered, {pace}"
     output.print_json(use) if as_json else output.show(said)
@@ -435,8 +450,30 @@ def due_of(held: int) -> str:
     return "1 is due and waits" if held == 1 else f"{held:,} are due and wait"
 
 
-def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
-    """Print the use of a topic, and end the command as one that has done nothing."""
+def is_held(use: dict[str, Any]) -> bool:
+    """Return whether the timers of a topic are held, and not being released."""
+    return use["hold"] is not None and use["hold"]["per_second"] is None
+
+
+def held_line(api: Api, use: dict[str, Any]) -> str:
+    """Return a line with the time of a hold, its user if the journal may be read, and its reason."""
+    hold, user = use["hold"], ""
+    with suppress(AccessRefused):
+        entries = api.get("journal", about=use["name"], limit=JOURNAL_LOOK)["entries"]
+        holds = (
+            user_of(one)
+            for one in entries
+            if (one["verb"], one["verdict"]) == ("topics hold", "done")
+            and one["about"].split(" ")[0] == f"topic={use['name']}"
+        )
+        user = next(holds, "")
+    since, by = exactly(int(hold["since_ms"])), f" by {user}" if user else ""
+    because = f" ({hold['reason']})" if hold["reason"] else ""
+    return f"the timers of {use['name']} are held since {since}{by}{because}"
+
+
+def show_use(use: dict[str, Any], as_json: bool) -> None:
+    """Print the use of a topic."""
     if as_json:
         output.print_json(use)
     else:
@@ -449,8 +486,6 @@ def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
         )
         rows = ((one["group"], one["unfinished"], one["dead_letters"]) for one in use["groups"])
         output.print_table(("group", "unfinished", "dead letters"), rows)
-    output.say(ending)
-    raise typer.Exit(USAGE)
 
 
 def discarded(use: dict[str, Any]) -> str:

@@ -206,7 +206,7 @@ def run_repair(
     else:
         store_views.print_plan(planned, done=yes)
         if not (yes or dry_run or planned.is_empty):
-            output.say("nothing was done: add --yes to do it")
+            output.say_undone()
     if planned.hopeless:
         raise typer.Exit(EXIT_DAMAGE)
 

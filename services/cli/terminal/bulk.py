@@ -7,24 +7,27 @@ list.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Any, Final, TextIO, TypeVar
 
 import typer
 
 from services.cli.terminal import output
 from services.http.api import Api
 from services.status.judgement import counted
+from services.times import rates
 from services.times.display import both, exactly
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import ConfigurationError, NotFound
 from tidewheel.printable import one_line
 
 Answer = dict[str, Any]
+Number = TypeVar("Number", int, float)
 
+RATE_HELP: Final = f"Highest rate: {rates.SAMPLES}; default: no limit."
+"""The help of every option for a rate."""
 REFUSED: Final = 4
 COUNT_SECONDS: Final = 600
 ITEMS_PAGE: Final = 1_000
@@ -32,8 +35,6 @@ ITEMS_SHOWN: Final = 100
 LOOK_AGAIN_SECONDS = 0.2
 SAY_SECONDS: Final = 10
 """Between two lines about a task where stderr is no terminal, such as a log or a pipe."""
-RATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
-SECONDS: Final = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 ERASE: Final = "\r\033[2K"
 
 
@@ -73,6 +74,7 @@ LimitOption = Annotated[
     int | None,
     typer.Option("--limit", help="Change at most this many.", min=1, rich_help_panel="Bulk changes"),
 ]
+RateOption = Annotated[str, many_option(RATE_HELP, "--rate")]
 DetachOption = Annotated[bool, many_option("Do not wait for the end of the task.", "--detach")]
 TaskArgument = Annotated[str, typer.Argument(help="The id of a task; default: all tasks.")]
 ItemsOption = Annotated[
@@ -135,7 +137,7 @@ class Bulk:
                 counted(answer["matched"]), *left_lines(answer)
             )
             if not run.dry_run:
-                output.say("nothing was done: add --yes to do it")
+                output.say_undone(answer["matched"])
             return
         task = api.post(self.resource, "tasks", body=wanted)
         if not run.detach:
@@ -189,9 +191,24 @@ class Bulk:
         if found:
             output.print_table(("at", "topic", self.name, "id", "verdict"), map(_item_row, found))
         else:
-            output.say("the task has handled no item")
+            output.say("the task has handled no item" + (" after this place" if after else ""))
         if place is not None:
             output.say(f"there are more: --after {place}")
+        else:
+            self._say_if_unfinished(api, task)
+
+    def _say_if_unfinished(self, api: Api, task_id: str) -> None:
+        """Print a notice if the items of a task are not all items of the filter."""
+        try:
+            task = api.get(self.resource, "tasks", task_id)
+        except NotFound:
+            output.say(
+                "the task ended with an earlier process of the broker; whether it was finished is in the "
+                f"journal:  tidewheel journal --about {task_id}"
+            )
+            return
+        if task["state"] != "done":
+            output.say(f"these are not all:  {task_line(task)}")
 
     def _row(self, task: Answer) -> tuple[str, ...]:
         began = both(int(task["started_ms"]))
@@ -226,14 +243,20 @@ def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str
 
 
 def per_second(rate: str) -> float:
-    """Return a rate per second, 0 for none; raise `ConfigurationError`."""
-    if not rate:
-        return 0
-    found = RATE.fullmatch(rate)
-    count = float(found[1]) / SECONDS[found[2] or ""] if found else 0
-    if not count:
-        raise ConfigurationError(f"--rate is {rate!r}: write it as 50/s, 600/m or 100/h.")
-    return count
+    """Return a rate per second, 0 for no limit. Raise `ConfigurationError`."""
+    return _rate(rate, rates.per_second)
+
+
+def whole_per_second(rate: str) -> int:
+    """Return a rate in whole items per second, 0 for no limit. Raise `ConfigurationError`."""
+    return _rate(rate, rates.whole_per_second)
+
+
+def _rate(rate: str, parse: Callable[[str], Number]) -> Number:
+    try:
+        return parse(rate or "0")
+    except ValueError as error:
+        raise ConfigurationError(f"--rate is {rate!r}: {error}.") from error
 
 
 def refuse_given(given: dict[str, Any], items: str, remedy: str) -> None:
@@ -262,9 +285,10 @@ def progress(task: Answer) -> str:
     matched, limit = task["matched"], task.get("limit")
     if matched is None:
         return "counting"
+    so_far = " so far" if task["state"] == "running" else ""
     if limit is None:
-        return f"{task['done']:,} of {matched:,}"
-    return f"{task['done']:,} of {min(limit, matched):,} ({matched:,} match)"
+        return f"{task['done']:,} of {matched:,}{so_far}"
+    return f"{task['done']:,} of {min(limit, matched):,}{so_far} ({matched:,} match)"
 
 
 def verdicts_text(task: Answer) -> str:

@@ -143,3 +143,8 @@ def offer(text: str) -> None:
 def say(sentence: str) -> None:
     """Tell the person at the keyboard something; stderr, so that pipes stay clean."""
     print(shown(sentence, sys.stderr), file=sys.stderr, flush=True)
+
+
+def say_undone(count: int = 1, ending: str = "do it") -> None:
+    """Print that a preview has changed nothing, and how the change is made if there are items to change."""
+    say(f"nothing was done: add --yes to {ending}" if count else "nothing matches: nothing to do")

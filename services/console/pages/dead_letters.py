@@ -12,10 +12,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
+from services.console.forms import rate_of
 from services.console.page import Asked, Done, Model, Page
 from services.console.pages import tasks
 from services.http.api import Api
-from tidewheel.errors import ClientMistake
+from services.times import rates
 
 FILTER: Final = ("topic", "key", "tag", "reason", "from", "until")
 LIMIT: Final = 50
@@ -74,17 +75,12 @@ def start(broker: Api, asked: Asked) -> Done:
 
 def order_of(asked: Asked) -> dict[str, Any]:
     """Return the task that a form names."""
-    rate = asked.get("rate", "50")
-    try:
-        per_second = float(rate)
-    except ValueError as error:
-        raise ClientMistake(f"The rate is {rate[:20]!r}: write messages a second, such as 50.") from error
     return {
         "verb": "redrive",
         "group": asked.required("group", "The group"),
         "filter": asked.given(*FILTER),
         "target": asked.get("target"),
-        "rate_per_second": per_second,
+        "rate_per_second": rate_of(asked.get("rate", "50/s"), rates.per_second),
         "reason": asked.required("why", "The reason"),
         **tasks.limit_of(asked),
     }

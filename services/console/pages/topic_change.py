@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlencode
 
+from services.console.forms import rate_of
 from services.console.page import Asked, Done, Model, Page
 from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
 from services.status.judgement import counted
+from services.times import rates
 from tidewheel.errors import ClientMistake
 
 
@@ -54,9 +56,8 @@ def release(broker: Api, asked: Asked) -> Done:
         asked.required("reason", "The reason"),
         asked.get("rate"),
     )
-    if rate and not (rate.isascii() and rate.isdigit()):
-        raise ClientMistake(f"{rate[:20]!r} is no number of timers per second.")
-    use = broker.post("topics", name, "release", body={"per_second": int(rate or 0), "reason": reason})
+    per_second = rate_of(rate or "0", rates.whole_per_second)
+    use = broker.post("topics", name, "release", body={"per_second": per_second, "reason": reason})
     held = use["hold"]["held"] if use["hold"] else 0
     return Done(
         f"{name} is released; {counted(held, 'held timer')} {'is' if held == 1 else 'are'} delivered.",

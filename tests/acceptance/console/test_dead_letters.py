@@ -46,4 +46,4 @@ def test_they_are_shown_and_redriven(broker: BrokerProcess, browser: Browser) ->
 def test_what_is_no_rate_is_said(browser: Browser) -> None:
     refused = browser.open("/dead-letters/redrive?group=shop&rate=fast&why=x")
     assert refused.status == 400
-    assert "messages a second" in refused.text
+    assert "write it as 50/s" in refused.text
