@@ -9,8 +9,8 @@
     POST   /api/timers            sets a timer, or a batch of timers: {"timers": [...]}
     POST   /api/timers/cancel     and /move and /fire: applies a verb to a timer, and returns the verdict
 
-FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until. A
-task cancels, moves or fires all timers of a filter (`services.ops.tasks`).
+FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until,
+held. A task cancels, moves or fires all timers of a filter (`services.ops.tasks`).
 
 Times in requests are a local time with a zone (2026-11-22T09:00+08:00), milliseconds since 1970, or a
 duration from now (in 30m, or 30m). Times in answers are milliseconds since 1970, as strings.

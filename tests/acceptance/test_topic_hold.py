@@ -54,6 +54,15 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     status = said(broker.run("status"), 1)
     assert "payments holds 60 timers" in status
     assert "the bank is closed" in status
+    assert broker.ask("POST", "timers", {"topic": "payments", "body": "later", "in": "1h"})[0] == 201
+    many = ("timer", "cancel", "--all", "--topic", "payments")
+    assert said(broker.run(*many, "--dry-run")) == "would cancel 61 timers\n"
+    assert said(broker.run(*many, "--dry-run", "--held")) == "would cancel 60 timers\n"
+    order = {"verb": "fire", "filter": {"topic": "payments", "held": False}, "dry_run": True}
+    assert broker.ask("POST", "timers/tasks", order)[1]["matched"] == 1
+    histogram = ("timer", "histogram", "--topic", "payments", "--width", "1d", "--json")
+    assert json.loads(said(broker.run(*histogram, "--held")))["count"] == 60
+    assert "--held is for many timers" in said(broker.run(*many[:2], "--key", "k:1", "--held"), 2)
     broker.kill()
     broker.start()
     assert (held_count(), broker.delivered("payments")) == (60, [])

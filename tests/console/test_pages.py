@@ -158,7 +158,7 @@ def test_a_task_is_stopped(tab: Tab, broker: BrokerProcess) -> None:
     tab.open(f"{site(tab)}/tasks")
     tab.press("td a[href^='/tasks/one']")
     tab.press("#stop button")
-    tab.shows("items were changed")
+    tab.shows("items were handled")
 
 
 def test_a_client_is_told_to_connect_again(tab: Tab, broker: BrokerProcess, tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ MessageKeyOption = Annotated[str, typer.Option("--message-key", help=MESSAGE_KEY
 PropertyOption = Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help=PROPERTY)]
 FromOption = Annotated[str, typer.Option("--from", help=f"Due at or after this time: {MOMENTS}")]
 UntilOption = Annotated[str, typer.Option(help="Due before this time.")]
+HELD = "Only timers that are due and wait for the release of their topic."
+HeldOption = Annotated[bool, typer.Option("--held", help=HELD)]
 KeyOption = Annotated[str, typer.Option(help="The timer key, as in send --timer-key.")]
 IdOption = Annotated[str, typer.Option("--id", help="The message id.")]
 HandleOption = Annotated[str, typer.Option(help="The recall handle, which contains the topic.")]
@@ -67,6 +69,7 @@ ManyPropertyOption = Annotated[
 ]
 ManyFromOption = Annotated[str, many_option(f"Due at or after this time: {MOMENTS}", "--from")]
 ManyUntilOption = Annotated[str, many_option("Due before this time.", "--until")]
+ManyHeldOption = Annotated[bool, many_option(HELD, "--held")]
 
 
 @app.command()
@@ -91,6 +94,7 @@ def histogram(
     properties: PropertyOption = None,
     from_: FromOption = "",
     until: UntilOption = "",
+    held: HeldOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,7 +102,7 @@ def histogram(
 
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
-    wanted = filtered(topic, prefix, key, tag, from_, until, message_key, properties)
+    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held).fields()
     api = broker_at(http)
     answer = api.get("timers", "histogram", width=width, **wanted)
     if as_json:
@@ -128,9 +132,7 @@ def list_timers(
         int, typer.Option(help="Largest number to show; the earliest are shown.", min=1, max=1000)
     ] = 20,
     after: Annotated[str, typer.Option(help="Continue after a page, with the value that it printed.")] = "",
-    held: Annotated[
-        bool, typer.Option("--held", help="Only those that are due and wait for the release of their topic.")
-    ] = False,
+    held: HeldOption = False,
     damaged: Annotated[
         bool, typer.Option("--damaged", help="Show damage, and timers that cannot be recovered.")
     ] = False,
@@ -141,11 +143,11 @@ def list_timers(
 
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
-    api, wanted = broker_at(http), filtered(topic, prefix, key, tag, from_, until, message_key, properties)
+    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held).fields()
+    api = broker_at(http)
     if damaged:
         tell_damage(api, wanted, limit, as_json)
         return
-    wanted |= {"held": "true"} if held else {}
     page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
     if as_json:
         output.print_json(page)
@@ -209,6 +211,7 @@ def cancel(
     properties: ManyPropertyOption = None,
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
+    held: ManyHeldOption = False,
     yes: bulk.YesOption = False,
     limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
@@ -221,12 +224,12 @@ def cancel(
     Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
     """
     run = Run(yes, dry_run, detach, as_json, limit)
+    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
-        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
-        start_task(http, {"verb": "cancel"} | wanted, run)
+        start_task(http, {"verb": "cancel"} | many(wanted, reason), run)
         return
-    refuse_many(run, prefix, tag, from_, until, message_key, properties)
+    wanted.refuse_one(run)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
@@ -249,6 +252,7 @@ def move(
     properties: ManyPropertyOption = None,
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
+    held: ManyHeldOption = False,
     yes: bulk.YesOption = False,
     limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
@@ -266,12 +270,12 @@ def move(
         raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     run = Run(yes, dry_run, detach, as_json, limit)
+    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
-        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
-        start_task(http, {"verb": "move"} | wanted | target, run)
+        start_task(http, {"verb": "move"} | many(wanted, reason) | target, run)
         return
-    refuse_many(run, prefix, tag, from_, until, message_key, properties)
+    wanted.refuse_one(run)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
@@ -292,6 +296,7 @@ def fire(
     properties: ManyPropertyOption = None,
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
+    held: ManyHeldOption = False,
     yes: bulk.YesOption = False,
     limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
@@ -304,12 +309,12 @@ def fire(
     Example: tidewheel timer fire --topic orders --key order:7
     """
     run = Run(yes, dry_run, detach, as_json, limit)
+    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
-        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
-        start_task(http, {"verb": "fire"} | wanted, run)
+        start_task(http, {"verb": "fire"} | many(wanted, reason), run)
         return
-    refuse_many(run, prefix, tag, from_, until, message_key, properties)
+    wanted.refuse_one(run)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
@@ -333,6 +338,40 @@ def tasks(
     Example: tidewheel timer tasks 3f2a9c01b7de --stop
     """
     TASKS.show_tasks(broker_at(http), task, stop, as_json, items, limit, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The filter options of a list, a histogram or a bulk verb. A timer matches if it meets all of them."""
+
+    topic: str
+    prefix: str
+    key: str
+    message_key: str
+    tag: str
+    properties: list[str] | None
+    from_: str
+    until: str
+    held: bool
+
+    def fields(self) -> dict[str, Any]:
+        """Return the filter in the form of the HTTP interface."""
+        texts = {
+            "topic": self.topic,
+            "topic-prefix": self.prefix,
+            "key": self.key,
+            "message-key": self.message_key,
+            "tag": self.tag,
+            "held": "true" if self.held else "",
+        }
+        found = bulk.filter_of(texts, {"from": self.from_, "until": self.until}, parse_moment_ms)
+        return found | ({"property": self.properties} if self.properties else {})
+
+    def refuse_one(self, run: Run) -> None:
+        """Refuse the options for many timers where a single timer is meant."""
+        names = {"topic-prefix": self.prefix, "message-key": self.message_key, "tag": self.tag}
+        names |= {"property": self.properties, "from": self.from_, "until": self.until, "held": self.held}
+        bulk.refuse_given(names | run.given(), "timers", "add --all, or leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,49 +436,18 @@ def is_there(api: Api, topic: str) -> bool:
     return True
 
 
-def filtered(
-    topic: str,
-    prefix: str,
-    key: str,
-    tag: str,
-    from_: str,
-    until: str,
-    message_key: str,
-    properties: list[str] | None,
-) -> dict[str, Any]:
-    """Return a filter as the HTTP interface takes it."""
-    texts = {"topic": topic, "topic-prefix": prefix, "key": key, "message-key": message_key, "tag": tag}
-    found = bulk.filter_of(texts, {"from": from_, "until": until}, parse_moment_ms)
-    return found | ({"property": properties} if properties else {})
-
-
-def many(wanted: dict[str, Any], reason: str) -> dict[str, Any]:
+def many(wanted: Filter, reason: str) -> dict[str, Any]:
     """Return the order for a task over a filter; an empty filter means all timers."""
-    return {"filter": wanted or {"everything": True}, "reason": reason}
+    return {"filter": wanted.fields() or {"everything": True}, "reason": reason}
 
 
 def refuse_names(id_: str, handle: str) -> None:
     """Refuse what names one timer where many are meant."""
     if id_ or handle:
         raise ConfigurationError(
-            "--all goes with a filter (--topic, --key, --message-key, --tag, --property, --from, --until), "
-            "not with a name."
+            "--all goes with a filter (--topic, --key, --message-key, --tag, --property, --from, --until, "
+            "--held), not with a name."
         )
-
-
-def refuse_many(
-    run: Run,
-    prefix: str,
-    tag: str,
-    from_: str,
-    until: str,
-    message_key: str,
-    properties: list[str] | None,
-) -> None:
-    """Refuse options for many timers where one is meant."""
-    names = {"topic-prefix": prefix, "message-key": message_key, "tag": tag, "property": properties}
-    given = names | {"from": from_, "until": until} | run.given()
-    bulk.refuse_given(given, "timers", "add --all, or leave it out")
 
 
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:

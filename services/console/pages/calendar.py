@@ -22,7 +22,7 @@ from services.status.judgement import counted
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ClientMistake
 
-FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until")
+FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until", "held")
 LIMIT: Final = 50
 TASKS: Final = 5
 MINUTE_MS: Final = 60_000

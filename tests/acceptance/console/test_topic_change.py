@@ -53,6 +53,11 @@ def test_the_timers_of_a_topic_are_held_and_released(
     assert "closed &lt;b&gt;" in browser.open("/topics/change?name=bills").text
     calendar = browser.open("/timers?topic=bills").text
     assert ", held</td>" in calendar
+    broker.post("/api/timers", {"topic": "bills", "body": "8", "in": "1h"})
+    assert [one["state"] for one in browser.model("/timers?topic=bills&held=true")["timers"]] == ["held"]
+    assert 'name="held" value="true" checked' in browser.open("/timers?held=true").text
+    fire = "topic=bills&held=true&verb=fire&reason=x"
+    assert browser.model(f"/timers/all?{fire}")["matched"] == 1
     assert browser.model("/timers")["summary"]["held"][0]["topic"] == "bills"
     assert browser.post("/topics/change/release", rate="many", **named).status == 400
     released = browser.post("/topics/change/release", rate="5/s", **named)
