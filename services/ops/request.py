@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Annotated, Any, Final, TypeVar, get_origin
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import ErrorDetails
@@ -261,19 +261,38 @@ def mistake(
 ) -> ClientMistake:
     """Return the first error in a query or a body (`whole`) as a `ClientMistake`.
 
-    `known` is the shape, whose field names are listed for an unknown field. A missing field may be present
-    under a wrong name, so the error also contains the first unknown field.
+    `known` is the shape of the query or body. For an unknown field, the fields of the part that contains it
+    are listed. A missing field may be present under a wrong name, so the error also contains the first
+    unknown field.
     """
     errors = error.errors(include_url=False, include_context=False)
-    names = [] if known is None else [one.alias or name for name, one in known.model_fields.items()]
-    told = [_sentence(errors[0], whole, within, names)]
+    told = [_sentence(errors[0], whole, within, known)]
     if errors[0]["type"] == "missing":
         unknown = (one for one in errors if one["type"] == "extra_forbidden")
-        told += [_sentence(one, whole, within, names) for one in islice(unknown, 1)]
+        told += [_sentence(one, whole, within, known) for one in islice(unknown, 1)]
     return ClientMistake(" ".join(told))
 
 
-def _sentence(one: ErrorDetails, whole: str, within: str, known: Sequence[str]) -> str:
+def fields_at(kind: type[BaseModel] | None, path: Sequence[str | int]) -> list[str]:
+    """Return the names of the fields of a shape, or of the shape at a path within it.
+
+    A number in the path is the position of an item in a list. The list is empty if there is no shape.
+    """
+    for part in path:
+        if isinstance(part, str) and kind is not None:
+            fields = (one for name, one in kind.model_fields.items() if part == (one.alias or name))
+            kind = next((_shape_in(one.annotation) for one in fields), None)
+    return [] if kind is None else [one.alias or name for name, one in kind.model_fields.items()]
+
+
+def _shape_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the shape in a type such as `Shape`, `Shape | None` or `list[Shape]`, or None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_shape_in, get_args(annotation))), None)
+
+
+def _sentence(one: ErrorDetails, whole: str, within: str, known: type[BaseModel] | None) -> str:
     """Return an error of pydantic as a sentence that contains its location in a query or a body."""
     parts = (*([within] if within else []), *one["loc"])
     where = shorten(".".join(str(part) for part in parts)) or whole
@@ -281,9 +300,8 @@ def _sentence(one: ErrorDetails, whole: str, within: str, known: Sequence[str]) 
     if kind == "missing":
         return f"{where} is missing."
     if kind == "extra_forbidden":
-        return (
-            f"{where} is not known here: {_meant(str(one['loc'][0]), known if len(one['loc']) == 1 else ())}"
-        )
+        *path, name = one["loc"]
+        return f"{where} is not known here: {_meant(str(name), fields_at(known, path))}"
     if kind == "string_type" and one["loc"] == ("body",) and isinstance(given, dict | list):
         return f"{where}: it must be a text in quotes; for JSON write body_json."
     said = one["msg"].removeprefix("Value error, ")

@@ -159,7 +159,7 @@ def test_a_slow_task_is_stopped_and_messages_sent_meanwhile_stay(at_desk: AtDesk
         ({"source": "a", "target": "none"}, 404, "none"),
         ({"source": "none", "target": "b"}, 404, "none"),
         ({"source": "a", "target": "b", "filter": {"property": "x"}}, 400, "NAME=VALUE"),
-        ({"source": "a", "target": "b", "filter": {"topic": "x"}}, 400, "misspelt"),
+        ({"source": "a", "target": "b", "filter": {"topic": "x"}}, 400, "There are key, tag, property."),
         ({"source": "a", "target": "b", "limit": 0}, 400, "limit"),
         ({"source": "a", "target": "b", "rate_per_second": -1}, 400, "rate_per_second"),
         ({"source": "a", "target": "TW_SYS_JOURNAL"}, 400, "own topics"),

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import Field
 from starlette.requests import Request
 
 from commitlog import limits
@@ -64,3 +65,32 @@ def test_a_part_with_more_values_than_can_be_told_as_wrong_is_refused_for_their_
             shaped(NewTimer, wrong, "timers.7")
     with pytest.raises(ClientMistake, match=r"timers\.7\.topic is missing"):
         shaped(NewTimer, {}, "timers.7")
+
+
+class Part(Nothing):
+    """A part of a body."""
+
+    inner: str = Field("", alias="in-ner")
+
+
+class Whole(Nothing):
+    """A body with parts."""
+
+    one: Part | None = None
+    many: list[Part] = Field([])
+    texts: dict[str, str] = Field({})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"colour": 1}, "colour is not known here: is it misspelt? There are one, many, texts."),
+        ({"one": {"colour": 1}}, "one.colour is not known here: is it misspelt? There are in-ner."),
+        ({"many": [{}, {"colour": 1}]}, "many.1.colour is not known here: is it misspelt? There are in-ner."),
+        ({"one": {"inner": "x"}}, "one.inner is not known here: write in-ner."),
+    ],
+)
+def test_an_unknown_field_is_told_with_the_fields_of_its_part(body: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClientMistake) as refused:
+        shaped(Whole, body, "")
+    assert str(refused.value).endswith(said)
