@@ -127,6 +127,16 @@ class InFlight:
         return len(self._leases)
 
     @property
+    def held_count(self) -> int:
+        """The number of messages that are leased and not discarded.
+
+        A lease on a message that was discarded remains valid until its consumer acknowledges the message or
+        the lease ends. The time required is linear in the number of leases.
+        """
+        committed_offset = self.offsets.committed_offset
+        return sum(offset >= committed_offset for offset in self._leases)
+
+    @property
     def waiting_count(self) -> int:
         """The number of messages that are ready for redelivery, parked, or set aside."""
         return len(self._ready) + self.message_groups.parked_count + len(self._aside)

@@ -173,9 +173,10 @@ class QueueOfGroupAnswer(TypedDict):
     """The state of a group in a queue, whose offsets range from `min_offset` to before `end_offset`.
 
     All messages before `committed_offset` are finished. No message at or after `next_offset` was delivered.
-    `lag` is the number of unfinished messages. Of these messages, `in_flight` are leased. `waiting` messages
-    will be redelivered, or wait for their message group or for another filter. The other messages have not
-    been delivered. `oldest_ms` is the time at which the first unfinished message was stored.
+    `lag` is the number of unfinished messages. Of these messages, `in_flight` are leased. A message that was
+    discarded during its lease is not counted. `waiting` messages will be redelivered, or wait for their
+    message group or for another filter. The other messages have not been delivered. `oldest_ms` is the time
+    at which the first unfinished message was stored.
     """
 
     topic: str

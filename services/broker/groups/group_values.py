@@ -57,7 +57,8 @@ class QueueView:
 
     All messages below `committed_offset` are finished, and no message at or above `next_offset` has been
     delivered. `done_above` is the number of finished messages between the two offsets. The queue contains the
-    offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of messages that
+    offsets from `min_offset` up to but not including `end_offset`. `in_flight` is the number of leased
+    messages, except those that were discarded during their lease. `waiting` is the number of messages that
     were released or held back and will be delivered later. `oldest_ms` is the store time of the first
     unfinished message.
     """

@@ -204,7 +204,7 @@ class GroupViews:
             committed_offset=committed_offset,
             next_offset=max(flight.next_offset, committed_offset),
             end_offset=queue.end_offset,
-            in_flight=flight.leased_count,
+            in_flight=flight.held_count,
             waiting=flight.waiting_count,
             done_above=flight.offsets.done_above_count,
             oldest_ms=self._oldest_ms(key, committed_offset),

@@ -53,6 +53,28 @@ async def take(desk: Desk, group: str, topic: str, count: int = 32, client_id: s
     return [one.receipt_handle for one in taken]
 
 
+def test_a_message_discarded_during_its_lease_is_not_in_flight(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "t", "a", "b", "c")
+        handles = await take(desk, "g", "t", 2)
+        group = await call(desk, "GET", "/g")
+        assert (group["lag"], group["in_flight"]) == (3, 2)
+        purge = await desk.http.post("/api/topics/t/purge", json={"discard": True})
+        assert purge.status_code == 200
+        group = await call(desk, "GET", "/g")
+        assert (group["lag"], group["in_flight"], group["queues"][0]["in_flight"]) == (0, 0, 0)
+        listed = (await call(desk, "GET", ""))["groups"]
+        assert [one["in_flight"] for one in listed] == [0]
+        acked = await call(desk, "POST", "/g/ack", {"receipt_handles": handles})
+        assert (acked["done"], acked["refused"]) == (2, 0), "the leases remain valid"
+        await send(desk, "t", "d")
+        await take(desk, "g", "t")
+        group = await call(desk, "GET", "/g")
+        assert (group["lag"], group["in_flight"]) == (1, 1)
+
+    at_desk(scenario)
+
+
 def test_a_group_is_there_from_its_first_receive_on_and_shows_what_it_has_to_do(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         assert await call(desk, "GET", "") == {"groups": []}
