@@ -165,11 +165,14 @@ class TopicMoves:
             durable_at = max(durable_at, self._housekeeping.advance_queues(rows, places, now_ms))
         return MoveResult(MOVED, durable_at)
 
-    def verdict(self, source: str, queue_id: int, queue_offset: int, target: str) -> str:
+    def verdict(self, source: str, queue_id: int, queue_offset: int, target: str, *, is_behind: bool) -> str:
         """Return the verdict of a move, without moving the message. The arguments are those of `move`.
 
-        The log may be full at the time of the move, and is not checked.
+        `is_behind` specifies whether an earlier message of the queue stays. Whether the disk is full is not
+        checked.
         """
+        if is_behind and not self._groups.groups_of(source):
+            raise _prefix_error(source)
         found = self._find(source, queue_id, queue_offset, self._topics.get(target))
         return found if isinstance(found, str) else MOVED
 
@@ -236,8 +239,15 @@ class TopicMoves:
         while offset < queue_offset:
             entry = queue.entry(offset)
             if self._reading.record(queue, offset, entry) is not None:
-                self._check_groups(source)
+                raise _prefix_error(source)
             offset = self._reading.next_offset(queue, offset, entry)
+
+
+def _prefix_error(source: str) -> TopicInUse:
+    return TopicInUse(
+        f"No group receives {source!r}, so its messages are moved from the oldest on, and an earlier message "
+        f"stays: this move would discard it. Create a group first: tidewheel group create GROUP {source}"
+    )
 
 
 def _check_type(topic: Topic, message_group: str) -> None:

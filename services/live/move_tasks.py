@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from commitlog import limits
 from commitlog.message import Message
@@ -86,9 +87,10 @@ class MoveTasks(Tasks[MoveOrder]):
 
     async def preview(self, order: MoveOrder) -> Preview:
         """Return the current verdicts on the messages that match the filter of an order."""
-        verdict_of, preview = self._live.core.topic_moves.verdict, Preview()
+        preview, staying = Preview(), set[int]()
         async for page in self._pages(order, self._live.core.end_offset):
             for one in page:
+                verdict_of = partial(self._live.core.topic_moves.verdict, is_behind=one.queue_id in staying)
                 try:
                     place = order.source, one.queue_id, one.queue_offset
                     verdict, reason = self._live.query(verdict_of, *place, order.target), ""
@@ -98,6 +100,7 @@ class MoveTasks(Tasks[MoveOrder]):
                     verdict, reason = error.code, str(error)
                 preview.by_verdict[verdict] += 1
                 if verdict != MOVED:
+                    staying.add(one.queue_id)
                     preview.reasons.setdefault(verdict, reason or WHY_LEFT[verdict])
         return preview
 

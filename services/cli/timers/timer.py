@@ -369,8 +369,9 @@ class Filter:
 
     def refuse_one(self, run: Run) -> None:
         """Refuse the options for many timers where a single timer is meant."""
-        names = {"topic-prefix": self.prefix, "message-key": self.message_key, "tag": self.tag}
-        names |= {"property": self.properties, "from": self.from_, "until": self.until, "held": self.held}
+        names: dict[str, Any] = {"topic-prefix": self.prefix, "message-key": self.message_key}
+        names |= {"tag": self.tag, "property": self.properties, "from": self.from_, "until": self.until}
+        names["held"] = self.held
         bulk.refuse_given(names | run.given(), "timers", "add --all, or leave it out")
 
 

@@ -35,6 +35,8 @@ async def fill(desk: Desk, count: int, *, group: str = "g") -> None:
         await desk.http.post("/api/topics", json={"name": name, "queue_count": 2})
     if group:
         await desk.http.post("/api/groups", json={"name": group, "topic": "a"})
+    if not count:
+        return
     messages = [
         {"topic": "a", "body": str(n), "tag": "ann" if n % 3 else "bob", "keys": [f"k{n}"],
          "properties": {"n": str(n % 2)}}
@@ -115,6 +117,23 @@ def test_an_error_is_a_verdict_with_its_message(at_desk: AtDesk) -> None:
         assert task["by_verdict"] == counted["by_verdict"] == {"TW-144": 2}
         assert "'ordered' takes FIFO" in task["reasons"]["TW-144"]
         assert task["reasons"] == counted["reasons"]
+
+    at_desk(scenario)
+
+
+def test_without_a_group_a_message_that_stays_keeps_the_later_ones(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await fill(desk, 0, group="")
+        await desk.http.post("/api/topics", json={"name": "one", "queue_count": 1})
+        await desk.http.post("/api/topics", json={"name": "ordered", "message_type": "FIFO"})
+        for group in ("x", "", "x"):
+            await desk.http.post("/api/messages", json={"topic": "one", "body": "b", "message_group": group})
+        order = {"source": "one", "target": "ordered"}
+        counted = await call(desk, "POST", "", order | {"dry_run": True})
+        assert counted["by_verdict"] == {"MOVED": 1, "TW-144": 1, "TW-168": 1}
+        task = await ended(desk, order)
+        assert (task["by_verdict"], task["reasons"]) == (counted["by_verdict"], counted["reasons"])
+        assert "tidewheel group create GROUP one" in task["reasons"]["TW-168"]
 
     at_desk(scenario)
 
