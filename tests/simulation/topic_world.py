@@ -147,7 +147,7 @@ class World:
             self._add(_sent((topic, entry.queue_id, receipt.queue_offset), message_id))
 
     def receive(self) -> None:
-        """A group receives a topic, and finishes half of the messages that it gets."""
+        """A group receives a topic, finishes half of the messages that it gets, and fails with a quarter."""
         group, topic = self.chance.choice(GROUPS), self.chance.choice(TOPICS)
         known, before = self.state().topics.get(topic), self.broker.store.unflushed_count
         try:
@@ -169,6 +169,8 @@ class World:
             if self.chance.random() < 0.5:
                 durable_at = self.broker.receiving.ack(group, topic, one.receipt_handle, self.now_ms)
                 self.done.append((durable_at, group, topic, message_id))
+            elif self.chance.random() < 0.5:
+                self.broker.receiving.retry(group, topic, one.receipt_handle, 60_000, self.now_ms)
 
     def set_timer(self) -> None:
         """Set a timer."""

@@ -30,7 +30,10 @@ def test_tasks_of_all_kinds_are_listed_and_one_is_stopped(broker: BrokerProcess,
     page = browser.open("/tasks").text
     assert "&lt;b&gt;over" in page
     assert "<progress" in page
+    assert page.count(" so far") == 1, "of the task that runs"
+    assert " so far" in browser.open(f"/tasks/one?kind=dead-letters&id={running}").text
     stopped = browser.post("/tasks/one/stop", kind="dead-letters", id=running)
+    assert " so far" not in browser.open(f"/tasks/one?kind=dead-letters&id={running}").text
     assert f"Task {running} is stopped: " in stopped.text
     assert browser.open(f"/tasks/one?kind=timers&id={running}").status == 404
     assert browser.open(f"/tasks/one?kind=nothing&id={running}").status == 400
