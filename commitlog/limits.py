@@ -266,6 +266,7 @@ TIMERS_LOOKED_AT_FIRST = 250
 TIMERS_LOOKED_AT_MIN = 64
 TIMERS_LOOK_WORK_MAX = 250  # The unit is WORK_NS. The limit applies to timer records that are read together.
 TIMERS_LOOKED_AT_MAX = 64_000
+TIMERS_SEARCHED_ROWS_MAX = 16_384  # A search keeps up to this many rows of 64 bytes between its steps.
 TASKS_RUNNING_MAX = 4
 TASKS_KEPT_MAX = 100
 TIMER_BATCH_MAX = 1_000

@@ -8,7 +8,8 @@ and deleted timers are omitted.
 
 Cost: Slots outside the time window are not read, and a slot that is entirely within the time window is
 counted without being read. To return the first rows of a slot quickly, the first run is small, and later runs
-are larger.
+are larger. Rows that a selection excludes are not counted in a run, so a selection of few rows reads each
+slot once.
 
 Weak spots: Each run reads the files again, so a large slot is read once for every `rows_max` rows listed.
 When a whole slot is counted, the stored row counts are used without verification, unless the file is known to
@@ -17,10 +18,10 @@ be damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from commitlog.disk import Disk
 from timingwheel import partition
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File
-from timingwheel.due_run import SortKey, behind, first_in_due_order, within
+from timingwheel.due_run import LAST_OFFSET, SortKey, behind, first_in_due_order, within
 from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import NewRows, timers_in, tombstones_in
 
@@ -38,6 +39,20 @@ _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
 _IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
+
+Select = Callable[[Rows], np.ndarray[Any, np.dtype[np.bool_]]]
+"""A function that maps an array of `ROW` to a bool array, which is true for the selected rows."""
+
+
+class Run(NamedTuple):
+    """Selected timers in due order, and the sort key up to which all selected timers have been returned.
+
+    `by_file` contains arrays of consecutive `ROW`s that are stored in the same file, with the path of the
+    file. The path is None for timers in memory.
+    """
+
+    by_file: list[tuple[Rows, str | None]]
+    end: SortKey
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,15 +76,29 @@ class Listing:
 
         The timers are in due order. Raise OSError if a read fails.
         """
+        for run in self.runs(from_ms, until_ms, after):
+            yield from run.by_file
+
+    def runs(
+        self, from_ms: int, until_ms: int, after: SortKey | None, select: Select | None = None
+    ) -> Iterator[Run]:
+        """Yield runs of the selected live timers that are due in the time window and after `after`.
+
+        Each run reads the files of one slot, or of several slots that overlap. A run may be empty. Raise
+        OSError if a read fails.
+        """
         after = max(after or (0, 0), self.watermark)
         for slots in _overlapping(self._slots(max(from_ms, after[0]), until_ms)):
             sort_key, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
             while not is_last:
-                rows, is_last = self._next(slots, from_ms, until_ms, sort_key, rows_max)
+                found = self._found(slots, from_ms, until_ms, sort_key, select)
+                rows, is_last = first_in_due_order(found, rows_max)
                 rows_max = min(_GROWTH * rows_max, self.rows_max)
-                if len(rows):
+                if is_last:
+                    sort_key = max(slot.end_ms for slot in slots) - 1, LAST_OFFSET
+                else:
                     sort_key = int(rows["due_ms"][-1]), int(rows["timer_offset"][-1])
-                    yield from self._by_file(slots, rows)
+                yield Run(list(self._by_file(slots, rows)) if len(rows) else [], sort_key)
 
     def count(self, from_ms: int, until_ms: int) -> int:
         """Return the number of live timers due in the time window, or raise OSError if a read fails."""
@@ -97,17 +126,15 @@ class Listing:
         inside = [slot for slot in known if slot.end_ms > from_ms and slot.start_ms < until_ms]
         return sorted(inside, key=lambda slot: slot.start_ms)
 
-    def _next(
-        self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
-    ) -> tuple[Rows, bool]:
-        """Return the next rows of overlapping slots with slot numbers, and whether they are the last rows."""
+    def _found(
+        self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, select: Select | None
+    ) -> Iterator[Rows]:
+        """Yield the selected rows of overlapping slots, with slot numbers, in the order of the files."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
-        found = (
-            _marked(behind(within(rows, from_ms, until_ms), after), number)
-            for number, slot in enumerate(slots)
-            for rows in self._alive(slot)
-        )
-        return first_in_due_order(found, rows_max)
+        for number, slot in enumerate(slots):
+            for stored in self._alive(slot):
+                rows = as_rows(behind(within(stored, from_ms, until_ms), after))
+                yield _marked(rows if select is None else rows[select(rows)], number)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
         """Remove the slot numbers, and yield arrays of consecutive rows that are in the same file."""
@@ -168,7 +195,7 @@ def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
 
 
 def _marked(rows: Rows, number: int) -> Rows:
-    marked = as_rows(rows).copy()
+    marked = rows.copy()
     marked["record_at"] &= _PLACE_MASK
     marked["record_at"] |= np.uint64(number) << _MARK_SHIFT
     return marked

@@ -290,11 +290,20 @@ class Partitions:
         The timers are returned as `ROW`s in due order. If a record is stored only in the log, `record_at` is
         `IN_LOG`. No timer may be added or deleted during the scan. Raise OSError if a read fails.
         """
-        return self._listing().scan(from_ms, until_ms, after)
+        return self.listing().scan(from_ms, until_ms, after)
+
+    def listing(self) -> Listing:
+        """Return a view of the stored timers, which is valid until the next checkpoint begins or ends."""
+        gaps, layers = (*self.damage, *self.damage.mended), self._layers()
+        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
+
+    def is_valid(self, listing: Listing) -> bool:
+        """Return whether no checkpoint has begun or ended since a view was returned."""
+        return listing.files is self._files and listing.layers == self._layers()
 
     def count(self, from_ms: int, until_ms: int) -> int:
         """Return the number of live timers due in the time window, or raise OSError if a read fails."""
-        return self._listing().count(from_ms, until_ms)
+        return self.listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
         """Find a timer in the files, and return the file path and an array that contains its `ROW`, or None.
@@ -302,7 +311,7 @@ class Partitions:
         Raise OSError if a read fails.
         """
         slot = self._home(due_ms, timer_offset)
-        row = self._listing().find(slot, timer_offset)
+        row = self.listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
@@ -486,10 +495,6 @@ class Partitions:
     def _is_on_disk(self, slot: Slot) -> bool:
         """Return whether a slot has a file or will have a file after the checkpoint in progress."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
-
-    def _listing(self) -> Listing:
-        gaps, layers = (*self.damage, *self.damage.mended), self._layers()
-        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
 
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 

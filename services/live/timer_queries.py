@@ -1,16 +1,16 @@
-"""Splits queries over many timers into smaller time windows, so that the queries do not block the event loop.
+"""Splits queries over many timers into short steps, so that the queries do not block the event loop.
 
-The core runs each query to completion, and a query with certain filters must read the record of every timer.
-A long query is therefore split into several smaller windows, and other calls are served between the windows.
-Windows are wider where timers are sparse. The number of timers in a window is adapted to the duration of the
-previous query (`QueryPace`), because reading partition rows is fast, whereas reading records is slow. A query
-may or may not reflect concurrent changes, but returns each unchanged timer exactly once.
+The core runs each call to completion, and a query with certain filters must read the record of every timer. A
+search (`TimerSearch`) therefore advances by one step in each event loop iteration, and other calls are served
+between the steps. A count of all timers by due time is split into time windows instead. Windows are wider
+where timers are sparse, and the number of timers in a window is adapted to the duration of the previous call
+(`QueryPace`). A query may or may not reflect concurrent changes, but returns each unchanged timer exactly
+once.
 
-Cost: for each window, the timers are counted once or twice, without reading any records. The number of bytes
-read at a time is bounded (`TimerViews.search`), even in a window of one millisecond, which cannot be split.
-For a filter with texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or
-searches up to `RECORDS_AT_ONCE` records in the log. Weak spot: each query scans the rows of the timer file
-again.
+Cost: a step reads up to `TIMERS_LOOK_WORK_MAX` of records, and scans the rows of one slot. For each window,
+the timers are counted once or twice, without reading any records. For a filter with texts, each event loop
+iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches up to `RECORDS_AT_ONCE` records in the
+log. Weak spot: each window scans the rows of its slot again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def query_page(
 ) -> TimerPage:
     """Return up to `count_max` matching timers after the sort key `after`, sorted by due time."""
     found: list[PendingTimer] = []
-    look_through = _query_piece if is_simple(wanted) else query_pages
+    look_through = _search if is_simple(wanted) else query_pages
     async for look in look_through(live, wanted, after):
         found += look.timers
         if len(found) > count_max:
@@ -131,10 +131,8 @@ async def query_pages(
 ) -> AsyncIterator[TimerPage]:
     """Yield pages of matching timers, sorted by due time."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
-    pace, looked_up = QueryPace(), await _look_up(live, rest)
-    async for piece in split_window(live, rest, pace):
-        async for look in _query_piece(live, piece, after, pace, looked_up):
-            yield look
+    async for page in _search(live, rest, after, await _look_up(live, rest)):
+        yield page
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
@@ -155,26 +153,25 @@ async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | Non
     )
 
 
-async def _query_piece(
+async def _search(
     live: LiveBroker,
     wanted: TimerFilter,
     after: tuple[int, int] | None,
-    pace: QueryPace | None = None,
     looked_up: LookupResults | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers in a window.
-
-    If the records are large, the timers are divided into several pages.
-    """
-    pace = pace or QueryPace()
+    """Yield the matching timers in due order, a page for each step of the search."""
+    views = None
     while True:
-        place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-        look = pace.run_query(live.query, live.core.timer_views.search, wanted, place, looked_up)
-        yield look
+        if views is not live.core.timer_views:  # The first step, or the store was reopened after a failure.
+            views = live.core.timer_views
+            place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
+            search = live.query(views.open_search, wanted, place, looked_up)
+        page = live.query(search.step)
+        yield page
         await asyncio.sleep(0)
-        if look.after is None:
+        after = page.after
+        if after is None:
             return
-        after = look.after
 
 
 def is_window(wanted: TimerFilter) -> bool:

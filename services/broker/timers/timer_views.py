@@ -10,8 +10,13 @@ record in the log are then searched for the texts of the filter, and the record 
 all of the texts. Held timers (`services.broker.timers.holding`) are merged with the other waiting timers by
 due time.
 
+A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
+that were read are kept between the steps, because a slot of many timers would otherwise be read in each step.
+
 Cost: a filter by timer key requires one name lookup for each topic that has pending timers and matches the
-filter. Searching the bytes of a record takes one twentieth of the time needed to decode the record.
+filter. Searching the bytes of a record takes one twentieth of the time needed to decode the record. A search
+by key, tag or topic reads the rows of each slot once. Weak spot: the rows of a slot are read in one step,
+which takes 0.2 s for a million timers in one slot.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ from consumequeue.keyindex import hash_of
 from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage
 from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS, Offsets
 from services.broker.timers.timers import Timers, pending_timer
+from timingwheel.due_run import SortKey
+from timingwheel.listing import Listing
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
@@ -76,16 +83,18 @@ class TimerViews:
         self._timers = timers
         self._hashed: dict[tuple[str, str, str, int], Any] = {}
 
-    def read_page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+    def read_page(self, wanted: TimerFilter, after: SortKey | None, count_max: int) -> TimerPage:
         """Return up to `count_max` matching timers, sorted by due time. The messages are not included.
 
-        The page begins after the position `after`, which is a pair of due time (ms) and offset.
+        The page begins after the position `after`.
         """
         found: list[PendingTimer] = []
-        place: tuple[int, int] | None = None
-        for candidate in self._candidates(wanted, after):
-            timer = self._read_timer(candidate)
-            if not _matches(timer, wanted):
+        place: SortKey | None = None
+        for candidate in self.candidates(self.listing(), wanted, after):
+            if not isinstance(candidate, Candidate):
+                continue
+            timer = self.read_timer(candidate)
+            if not is_match(timer, wanted):
                 continue
             if len(found) == count_max:
                 return TimerPage(found, place)
@@ -93,26 +102,11 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
-    def search(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
-    ) -> TimerPage:
-        """Return the timers found by a bounded search, and the cursor for the next call.
-
-        The cursor is None after the last call. The work per call is limited to `TIMERS_LOOK_WORK_MAX` (in
-        units of `limits.WORK_NS`) plus one record.
-        """
-        found: list[PendingTimer] = []
-        work, place = 0, after
-        for candidate in self._candidates(wanted, after, looked_up):
-            if work >= limits.TIMERS_LOOK_WORK_MAX:
-                return TimerPage(found, place)
-            timer = self._read_timer(candidate)
-            body_bytes = 0 if timer.message is None else len(timer.message.body)
-            work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
-            if _matches(timer, wanted):
-                found.append(replace(timer, message=None))
-            place = candidate.due_ms, candidate.timer_offset
-        return TimerPage(found, None)
+    def open_search(
+        self, wanted: TimerFilter, after: SortKey | None, looked_up: LookupResults | None = None
+    ) -> TimerSearch:
+        """Return a search for the matching timers after the position `after`."""
+        return TimerSearch(self, wanted, after, looked_up)
 
     def topics_of(self, wanted: TimerFilter) -> list[str]:
         """Return the topics that have pending timers and match a filter."""
@@ -168,7 +162,7 @@ class TimerViews:
         """
         counts: Counter[int] = Counter()
         columns, select = [self._held_due_ms(wanted)], self._selection(wanted)
-        for rows, path in self._scan(wanted, None):
+        for rows, path in self._scan(wanted):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != _window_of(wanted):
                 due_ms = due_ms[self._matching(rows, path, wanted, select(rows))]
@@ -179,11 +173,27 @@ class TimerViews:
                 counts[int(start_ms)] += int(count)
         return sorted(counts.items())
 
-    def _candidates(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None = None
-    ) -> Iterator[Candidate]:
-        """Yield the timers after position `after` that may match, sorted by due time and offset."""
-        rows = self._far_and_near(wanted, after, looked_up)
+    def listing(self) -> Listing:
+        """Return a view of the stored timers, in which a run has a bounded number of rows."""
+        listing = self._timers.partitions.listing()
+        return replace(listing, rows_max=min(listing.rows_max, limits.TIMERS_SEARCHED_ROWS_MAX))
+
+    def is_valid(self, listing: Listing) -> bool:
+        """Return whether no checkpoint has begun or ended since a view was returned."""
+        return self._timers.partitions.is_valid(listing)
+
+    def candidates(
+        self,
+        listing: Listing,
+        wanted: TimerFilter,
+        after: SortKey | None,
+        looked_up: LookupResults | None = None,
+    ) -> Iterator[Candidate | SortKey]:
+        """Yield the timers after position `after` that may match, sorted by due time and offset.
+
+        At the end of each run of rows, the sort key is yielded up to which all candidates were returned.
+        """
+        rows = self._far_and_near(listing, wanted, after, looked_up)
         if not len(self._timers.held):
             return rows
         return merge(rows, self._held(wanted, after, looked_up), key=itemgetter(0, 1))
@@ -191,7 +201,7 @@ class TimerViews:
     def _held(
         self,
         wanted: TimerFilter,
-        after: tuple[int, int] | None = None,
+        after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
         """Yield the held timers of the matching topics, skipping timers that the log search has ruled out."""
@@ -217,20 +227,24 @@ class TimerViews:
         )
 
     def _is_wanted(self, candidate: Candidate, wanted: TimerFilter) -> bool:
-        return _matches(self._read_timer(candidate), wanted)
+        return is_match(self.read_timer(candidate), wanted)
 
     def _far_and_near(
-        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookupResults | None
-    ) -> Iterator[Candidate]:
+        self, listing: Listing, wanted: TimerFilter, after: SortKey | None, looked_up: LookupResults | None
+    ) -> Iterator[Candidate | SortKey]:
+        if wanted.is_held:
+            return
         select = self._selection(wanted, looked_up)
-        for rows, path in self._scan(wanted, after):
-            for row in rows[select(rows)]:
-                yield _candidate(row, path)
+        for run in listing.runs(wanted.from_ms, wanted.until_ms, after, select):
+            for rows, path in run.by_file:
+                for row in rows:
+                    yield _candidate(row, path)
+            yield run.end
 
-    def _scan(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the rows of unheld timers that are due in the filter's window and after position `after`."""
+    def _scan(self, wanted: TimerFilter) -> Iterator[tuple[Rows, str | None]]:
+        """Yield the rows of unheld timers that are due in the filter's window."""
         if not wanted.is_held:
-            yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after)
+            yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a bool array that is true for the rows that match a filter.
@@ -284,7 +298,8 @@ class TimerViews:
             self._hashed[asked] = np.fromiter((hash_of(topic, name) for topic in topics), np.uint64)
         return self._hashed[asked]
 
-    def _read_timer(self, candidate: Candidate) -> PendingTimer:
+    def read_timer(self, candidate: Candidate) -> PendingTimer:
+        """Return a timer with its message, or without names if its record is unreadable."""
         timers = self._timers
         try:
             if candidate.path is None:
@@ -292,6 +307,50 @@ class TimerViews:
             return pending_timer(timers.read_row(candidate.path, candidate.record_at, candidate.record_bytes))
         except StoreDamaged:
             return PendingTimer("", "", (), candidate.due_ms, candidate.timer_offset)
+
+
+class TimerSearch:
+    """A search for the waiting timers that match a filter, in steps of bounded work.
+
+    The search keeps the rows of the current run between the steps. If a checkpoint has begun or ended, the
+    rows are read again, starting at the sort key up to which the search has advanced.
+    """
+
+    def __init__(
+        self,
+        views: TimerViews,
+        wanted: TimerFilter,
+        after: SortKey | None,
+        looked_up: LookupResults | None,
+    ) -> None:
+        self._views, self._wanted, self._looked_up = views, wanted, looked_up
+        self._end = after
+        self._listing: Listing | None = None
+        self._candidates: Iterator[Candidate | SortKey] = iter(())
+
+    def step(self) -> TimerPage:
+        """Return the timers found in the next step, and the sort key up to which the search has advanced.
+
+        The sort key is None after the last step. The work of a step is limited to `TIMERS_LOOK_WORK_MAX`
+        (in units of `limits.WORK_NS`) plus one record, and to the rows of one run.
+        """
+        if self._listing is None or not self._views.is_valid(self._listing):
+            self._listing = self._views.listing()
+            self._candidates = self._views.candidates(self._listing, self._wanted, self._end, self._looked_up)
+        found: list[PendingTimer] = []
+        work = 0
+        for candidate in self._candidates:
+            self._end = candidate[0], candidate[1]
+            if not isinstance(candidate, Candidate):
+                return TimerPage(found, self._end)
+            timer = self._views.read_timer(candidate)
+            body_bytes = 0 if timer.message is None else len(timer.message.body)
+            work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
+            if is_match(timer, self._wanted):
+                found.append(replace(timer, message=None))
+            if work >= limits.TIMERS_LOOK_WORK_MAX:
+                return TimerPage(found, self._end)
+        return TimerPage(found, None)
 
 
 def _candidate(row: Any, path: str | None) -> Candidate:
@@ -319,7 +378,8 @@ def _is_topic(topic: str, wanted: TimerFilter) -> bool:
     return (not wanted.topic or topic == wanted.topic) and topic.startswith(wanted.topic_prefix)
 
 
-def _matches(timer: PendingTimer, wanted: TimerFilter) -> bool:
+def is_match(timer: PendingTimer, wanted: TimerFilter) -> bool:
+    """Return whether a timer, with its message, matches a filter."""
     if not _is_topic(timer.topic, wanted):
         return False
     if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):

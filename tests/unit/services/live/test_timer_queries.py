@@ -126,13 +126,13 @@ def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
 
 def test_a_key_is_found_without_decoding_the_other_records(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(live: LiveBroker) -> None:
-        read, decoded = TimerViews._read_timer, []
+        read, decoded = TimerViews.read_timer, []
 
         def count(views: TimerViews, candidate: Any) -> PendingTimer:
             decoded.append(candidate)
             return read(views, candidate)
 
-        monkeypatch.setattr(TimerViews, "_read_timer", count)
+        monkeypatch.setattr(TimerViews, "read_timer", count)
         for number in (6, 7):  # on disk, and in memory
             page = await timer_queries.query_page(live, TimerFilter(key=f"timer{number}"), None, 50)
             assert [one.message_id for one in page.timers] == [str(number)]
@@ -181,13 +181,13 @@ def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
 def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 14)
     looked = [0]
-    look = TimerViews._read_timer
+    look = TimerViews.read_timer
 
     def counted(self: TimerViews, candidate: Any) -> Any:
         looked[-1] += 1
         return look(self, candidate)
 
-    monkeypatch.setattr(TimerViews, "_read_timer", counted)
+    monkeypatch.setattr(TimerViews, "read_timer", counted)
 
     async def scenario(live: LiveBroker) -> None:
         due_ms = NOW_MS + 90_000_000
