@@ -80,16 +80,22 @@ class Listing:
             yield from run.by_file
 
     def runs(
-        self, from_ms: int, until_ms: int, after: SortKey | None, select: Select | None = None
+        self,
+        from_ms: int,
+        until_ms: int,
+        after: SortKey | None,
+        select: Select | None = None,
+        first_rows: int = _FIRST_ROWS,
     ) -> Iterator[Run]:
         """Yield runs of the selected live timers that are due in the time window and after `after`.
 
-        Each run reads the files of one slot, or of several slots that overlap. A run may be empty. Raise
-        OSError if a read fails.
+        Each run reads the files of one slot, or of several slots that overlap. A run may be empty. The first
+        run of a slot has up to `first_rows` rows. Raise OSError if a read fails.
         """
         after = max(after or (0, 0), self.watermark)
-        for slots in _overlapping(self._slots(max(from_ms, after[0]), until_ms)):
-            sort_key, is_last, rows_max = after, False, min(_FIRST_ROWS, self.rows_max)
+        first_ms = max(from_ms, after[0] + (after[1] == LAST_OFFSET))  # The end of a slot is after its timers.
+        for slots in _overlapping(self._slots(first_ms, until_ms)):
+            sort_key, is_last, rows_max = after, False, min(first_rows, self.rows_max)
             while not is_last:
                 found = self._found(slots, from_ms, until_ms, sort_key, select)
                 rows, is_last = first_in_due_order(found, rows_max)

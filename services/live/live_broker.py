@@ -400,11 +400,6 @@ class LiveBroker:
         sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
         return self.query(self._broker.timer_views.read_page, wanted, sort_key, count_max)
 
-    def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return a (start, number of pending timers) pair for each due-time window of length `width_ms`."""
-        found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
-        return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
-
     # Time.
 
     async def advance(self, by_ms: int) -> None:

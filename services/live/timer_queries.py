@@ -1,133 +1,124 @@
 """Splits queries over many timers into short steps, so that the queries do not block the event loop.
 
 The core runs each call to completion, and a query with certain filters must read the record of every timer. A
-search (`TimerSearch`) therefore advances by one step in each event loop iteration, and other calls are served
-between the steps. A count of all timers by due time is split into time windows instead. Windows are wider
-where timers are sparse, and the number of timers in a window is adapted to the duration of the previous call
-(`QueryPace`). A query may or may not reflect concurrent changes, but returns each unchanged timer exactly
-once.
+search (`TimerSearch`) or a count (`TimerCount`) therefore advances by one step in each event loop iteration,
+and other calls are served between the steps. A query may or may not reflect concurrent changes, but returns
+each unchanged timer exactly once. A query with a time limit returns the timers found until then, and the
+position at which the next query continues.
 
-Cost: a step reads up to `TIMERS_LOOK_WORK_MAX` of records, and scans the rows of one slot. For each window,
-the timers are counted once or twice, without reading any records. For a filter with texts, each event loop
-iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches up to `RECORDS_AT_ONCE` records in the
-log. Weak spot: each window scans the rows of its slot again.
+Cost: a step reads up to `TIMERS_LOOK_WORK_MAX` of records, and scans the rows of one slot. For a filter with
+texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches up to
+`RECORDS_AT_ONCE` records in the log. Weak spot: a time limit does not apply to these lookups.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from time import perf_counter
-from typing import TypeVar
+from math import inf
+from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
-from commitlog import limits
+from commitlog.bulk import Integers
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
 from services.broker.timers.timer_source import Offsets
 from services.broker.timers.timer_views import LookupResults
+from services.live.errors import StoreUnwell
 from services.live.live_broker import LiveBroker
-from services.live.pauses import Pauses
+from timingwheel.due_run import SortKey
 
-FIRST_MS = 60_000
-GROWTH = 4
 KEYS_AT_ONCE = 200
 RECORDS_AT_ONCE = 2_000
-LONG_SECONDS = 0.01
-
-Seen = TypeVar("Seen")
 
 
-class QueryPace:
-    """Determines the number of timers to query in each event loop iteration."""
+class DueCounts(NamedTuple):
+    """Numbers of timers by due time, and the time in ms up to which timers were counted, or None for all.
 
-    def __init__(self) -> None:
-        self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
-
-    def run_query(self, look: Callable[..., Seen], *arguments: object) -> Seen:
-        """Run a query, and adapt `timers_max` to the duration of the query."""
-        began = perf_counter()
-        seen = look(*arguments)
-        took = perf_counter() - began
-        if took > LONG_SECONDS:
-            self.timers_max = max(limits.TIMERS_LOOKED_AT_MIN, self.timers_max // 2)
-        elif took < LONG_SECONDS / GROWTH:
-            self.timers_max = min(limits.TIMERS_LOOKED_AT_MAX, self.timers_max * 2)
-        return seen
-
-
-async def split_window(
-    live: LiveBroker, wanted: TimerFilter, pace: QueryPace | None = None
-) -> AsyncIterator[TimerFilter]:
-    """Yield filters that divide the time window of `wanted` into parts. Parts without timers are skipped."""
-    pace, pauses = pace or QueryPace(), Pauses()
-    start_ms = wanted.from_ms
-    width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
-    while start_ms < wanted.until_ms:
-        await pauses.pause()
-        end_ms = min(start_ms + width_ms, wanted.until_ms)
-        count = live.query(live.core.timer_views.count, TimerFilter(from_ms=start_ms, until_ms=end_ms))
-        if count > pace.timers_max and end_ms - start_ms > 1:
-            width_ms = max(1, (end_ms - start_ms) // GROWTH)
-            continue
-        assert end_ms > start_ms, "a piece of no width: the look would not end"
-        if count:
-            yield replace(wanted, from_ms=start_ms, until_ms=end_ms)
-            await asyncio.sleep(0)
-        if count < pace.timers_max // GROWTH:
-            width_ms *= GROWTH
-        start_ms = end_ms
-
-
-async def count_timers(live: LiveBroker, wanted: TimerFilter) -> int:
-    """Return the number of timers that match a filter."""
-    if is_simple(wanted):
-        return live.query(live.core.timer_views.count, wanted)
-    return sum([len(page.timers) async for page in query_pages(live, wanted)])
-
-
-async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Return a (window start, count) pair for each window of length `width_ms` that contains matching timers.
-
-    The first window begins at `from_ms`.
+    `windows` contains (window start in ms, count) pairs, in due order.
     """
-    counts: Counter[int] = Counter()
-    async for due_ms, number in _count_by_due_time(live, wanted):
-        counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
-    return sorted(counts.items())
+
+    windows: list[tuple[int, int]]
+    counted_until_ms: int | None
+
+    @property
+    def total(self) -> int:
+        """The number of timers in all windows."""
+        return sum(count for _, count in self.windows)
 
 
-async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
-    """Yield (due time, count) pairs for the matching timers. A due time may occur in several pairs."""
-    if is_window(wanted):  # No records are read if the filter consists only of a window.
-        pace = QueryPace()
-        async for piece in split_window(live, wanted, pace):
-            for found in pace.run_query(live.timer_histogram, piece, 1):
-                yield found
-    else:
+async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float = inf) -> DueCounts:
+    """Count the timers that match a filter, in a single window, in at most about `seconds_max`."""
+    if is_simple(wanted):
+        return DueCounts([(wanted.from_ms, live.query(live.core.timer_views.count, wanted))], None)
+    return await count_by_window(live, wanted, 1 << 62, seconds_max)
+
+
+async def count_by_window(
+    live: LiveBroker, wanted: TimerFilter, width_ms: int, seconds_max: float = inf
+) -> DueCounts:
+    """Count the matching timers in each time window of length `width_ms`, in at most about `seconds_max`.
+
+    The first window begins at `from_ms`. Windows without timers are omitted.
+    """
+    counts, ends = Counter[int](), monotonic() + seconds_max
+    async for due_ms, end in _due_times(live, wanted):
+        starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
+        for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
+            counts[int(start_ms)] += int(count)
+        if end is not None and monotonic() >= ends:
+            return DueCounts(sorted(counts.items()), end[0])
+    return DueCounts(sorted(counts.items()), None)
+
+
+async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[Integers, SortKey | None]]:
+    """Yield arrays of due times (int64, ms), with the sort key up to which all timers were returned."""
+    if wanted.reads_records:
         async for page in query_pages(live, wanted):
-            for timer in page.timers:
-                yield timer.due_ms, 1
+            yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), page.after
+        return
+    views = live.core.timer_views
+    count = live.query(views.open_count, wanted)
+    while True:
+        if views is not live.core.timer_views:
+            raise StoreUnwell("The store was reopened after a failure while timers were counted: try again.")
+        due_ms, end = live.query(count.step)
+        yield due_ms - live.clock.offset_ms, None if end is None else (end[0] - live.clock.offset_ms, end[1])
+        await asyncio.sleep(0)
+        if end is None:
+            return
 
 
 async def query_page(
-    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
+    live: LiveBroker,
+    wanted: TimerFilter,
+    after: SortKey | None,
+    count_max: int,
+    seconds_max: float = inf,
 ) -> TimerPage:
-    """Return up to `count_max` matching timers after the sort key `after`, sorted by due time."""
+    """Return up to `count_max` matching timers after the sort key `after`, sorted by due time.
+
+    A search that takes longer than about `seconds_max` returns the timers found until then. The sort key
+    `after` of the page is None only if no timers are left.
+    """
     found: list[PendingTimer] = []
-    look_through = _search if is_simple(wanted) else query_pages
-    async for look in look_through(live, wanted, after):
-        found += look.timers
+    ends = monotonic() + seconds_max
+    search = _search if is_simple(wanted) else query_pages
+    async for page in search(live, wanted, after):
+        found += page.timers
         if len(found) > count_max:
             last = found[count_max - 1]
             return TimerPage(found[:count_max], (last.due_ms, last.timer_offset))
+        if page.after is not None and monotonic() >= ends:
+            return TimerPage(found, page.after)
     return TimerPage(found, None)
 
 
 async def query_pages(
-    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
+    live: LiveBroker, wanted: TimerFilter, after: SortKey | None = None
 ) -> AsyncIterator[TimerPage]:
     """Yield pages of matching timers, sorted by due time."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
@@ -156,7 +147,7 @@ async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | Non
 async def _search(
     live: LiveBroker,
     wanted: TimerFilter,
-    after: tuple[int, int] | None,
+    after: SortKey | None,
     looked_up: LookupResults | None = None,
 ) -> AsyncIterator[TimerPage]:
     """Yield the matching timers in due order, a page for each step of the search."""

@@ -70,7 +70,7 @@ class TimerTasks(Tasks[TimerOrder]):
 
     async def _work(self, task: TimerTask) -> None:
         """Process the timers that were stored before the task was started, in order of due time."""
-        task.matched = await timer_queries.count_timers(self._live, task.order.wanted)
+        task.matched = (await timer_queries.count_timers(self._live, task.order.wanted)).total
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
             if task.why or task.is_full:
                 return

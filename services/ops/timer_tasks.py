@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from services.broker.spine.values import TimerFilter
 from services.live import timer_queries
+from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerVerb
 from services.ops.given_times import delay_of, due_of
 from services.ops.request import Moment, Reason
@@ -82,11 +83,16 @@ def task_shape(task: TimerTask) -> TaskAnswer:
     return {**progress_shape(task), "verb": task.order.verb.value}
 
 
+async def count_matching(live: LiveBroker, order: TimerOrder) -> int:
+    """Return the number of timers that match the filter of a task."""
+    return (await timer_queries.count_timers(live, order.wanted)).total
+
+
 TIMERS: Final = Bulk(
     "timers",
     NewTask,
     task_shape,
-    lambda live, order: timer_queries.count_timers(live, order.wanted),
+    count_matching,
     TaskAnswer,
     TasksAnswer,
 )

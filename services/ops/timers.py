@@ -88,6 +88,8 @@ DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 FOREVER_MS = TimerFilter().until_ms
 NOT_HELD = TimerFilter(is_held=False)
 GONE = 410
+SECONDS_MAX = 2.0
+"""Longest search of a request, apart from lookups of names: callers wait for 10 seconds."""
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
 log = structlog.get_logger()
@@ -331,7 +333,10 @@ class OneTimerAnswer(TimerAnswer):
 
 
 class TimersAnswer(TypedDict):
-    """Delayed messages by due time. `after` is the position of the next page, or null at the end."""
+    """Delayed messages by due time. `after` is the position of the next page, or null at the end.
+
+    A page contains fewer timers than requested, or none, if the search for them takes longer than 2 seconds.
+    """
 
     timers: list[TimerAnswer]
     after: str | None
@@ -374,9 +379,14 @@ class DamageAnswer(TypedDict):
 
 
 class CountAnswer(TypedDict):
-    """The number of timers that match."""
+    """The number of timers that match.
+
+    A count ends after about 2 seconds. `counted_until_ms` is then the due time up to which the timers were
+    counted. Otherwise it is null.
+    """
 
     count: int
+    counted_until_ms: str | None
 
 
 class WindowAnswer(TypedDict):
@@ -387,10 +397,15 @@ class WindowAnswer(TypedDict):
 
 
 class HistogramAnswer(TypedDict):
-    """The number of timers in each time window. Windows without timers are omitted."""
+    """The number of timers in each time window. Windows without timers are omitted.
+
+    A count ends after about 2 seconds. `counted_until_ms` is then the due time up to which the timers were
+    counted. Otherwise it is null.
+    """
 
     width_ms: str
     count: int
+    counted_until_ms: str | None
     windows: list[WindowAnswer]
 
 
@@ -560,6 +575,11 @@ def combined(parts: Iterable[Lateness]) -> Lateness:
     return whole
 
 
+def time_text(at_ms: int | None) -> str | None:
+    """Return a time in JSON form, in which 64-bit numbers are strings."""
+    return None if at_ms is None else str(at_ms)
+
+
 def lateness_shape(late: Lateness) -> LatenessAnswer:
     """Return a histogram of lateness in JSON form."""
     return {
@@ -589,14 +609,15 @@ class TimersApi:
         """List pending timers."""
         query = asked(TimersQuery, request)
         page = await timer_queries.query_page(
-            self._live, self._filter(query), cursor_of(query.after), query.limit
+            self._live, self._filter(query), cursor_of(query.after), query.limit, SECONDS_MAX
         )
         return await written(page_shape(page))
 
     async def count(self, request: Request) -> JSONResponse:
         """Count timers."""
         wanted = self._filter(asked(FilterQuery, request))
-        return JSONResponse({"count": await timer_queries.count_timers(self._live, wanted)})
+        found = await timer_queries.count_timers(self._live, wanted, SECONDS_MAX)
+        return JSONResponse({"count": found.total, "counted_until_ms": time_text(found.counted_until_ms)})
 
     async def histogram(self, request: Request) -> Response:
         """Count timers by due time."""
@@ -604,15 +625,17 @@ class TimersApi:
         width_ms = span_in(query.width, "width")
         if width_ms <= 0:
             raise ClientMistake("width is 0: a window of time is at least 1ms wide.")
-        windows = await timer_queries.count_by_window(self._live, self._filter(query), width_ms)
+        found = await timer_queries.count_by_window(self._live, self._filter(query), width_ms, SECONDS_MAX)
+        windows = found.windows
         if len(windows) > limits.TIMER_WINDOWS_MAX:
             raise ClientMistake(
                 f"That gives {len(windows)} windows, the limit is {limits.TIMER_WINDOWS_MAX}:"
                 " choose a larger width, or a shorter time from and until."
             )
         shapes = ({"start_ms": str(start_ms), "count": count} for start_ms, count in windows)
-        total = sum(count for _, count in windows)
-        return await written({"width_ms": str(width_ms), "count": total, "windows": shapes})
+        answer = {"width_ms": str(width_ms), "count": found.total}
+        answer |= {"counted_until_ms": time_text(found.counted_until_ms), "windows": shapes}
+        return await written(answer)
 
     async def damaged(self, request: Request) -> JSONResponse:
         """Show damage, and the timers that were lost because of damage."""

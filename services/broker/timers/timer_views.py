@@ -21,7 +21,7 @@ which takes 0.2 s for a million timers in one slot.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -39,7 +39,7 @@ from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, T
 from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS, Offsets
 from services.broker.timers.timers import Timers, pending_timer
 from timingwheel.due_run import SortKey
-from timingwheel.listing import Listing
+from timingwheel.listing import Listing, Run
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
@@ -47,6 +47,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _NOT_SEARCHED: Final = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 _LOOK_WORK: Final = 2  # The cost of reading and converting a small record, in units of `limits.WORK_NS`.
 _HASHED_MAX: Final = 8
+_READ_AT_ONCE: Final = limits.TIMERS_LOOK_WORK_MAX // _LOOK_WORK
+_NO_DUE_MS: Final = np.empty(0, np.int64)
 
 
 class Candidate(NamedTuple):
@@ -108,6 +110,10 @@ class TimerViews:
         """Return a search for the matching timers after the position `after`."""
         return TimerSearch(self, wanted, after, looked_up)
 
+    def open_count(self, wanted: TimerFilter) -> TimerCount:
+        """Return a count of the matching timers, for a filter whose `reads_records` is false."""
+        return TimerCount(self, wanted)
+
     def topics_of(self, wanted: TimerFilter) -> list[str]:
         """Return the topics that have pending timers and match a filter."""
         pending = self._timers.pending_by_topic.items()
@@ -161,7 +167,7 @@ class TimerViews:
         The first window begins at the `from_ms` of the filter. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
-        columns, select = [self._held_due_ms(wanted)], self._selection(wanted)
+        columns, select = [self.held_due_ms(wanted)], self._selection(wanted)
         for rows, path in self._scan(wanted):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != _window_of(wanted):
@@ -173,10 +179,10 @@ class TimerViews:
                 counts[int(start_ms)] += int(count)
         return sorted(counts.items())
 
-    def listing(self) -> Listing:
-        """Return a view of the stored timers, in which a run has a bounded number of rows."""
+    def listing(self, rows_max: int = limits.TIMERS_SEARCHED_ROWS_MAX) -> Listing:
+        """Return a view of the stored timers, in which a run has at most `rows_max` rows."""
         listing = self._timers.partitions.listing()
-        return replace(listing, rows_max=min(listing.rows_max, limits.TIMERS_SEARCHED_ROWS_MAX))
+        return replace(listing, rows_max=min(listing.rows_max, rows_max))
 
     def is_valid(self, listing: Listing) -> bool:
         """Return whether no checkpoint has begun or ended since a view was returned."""
@@ -219,15 +225,23 @@ class TimerViews:
             if after is None or candidate[:2] > after:
                 yield candidate
 
-    def _held_due_ms(self, wanted: TimerFilter) -> Integers:
+    def held_due_ms(self, wanted: TimerFilter) -> Integers:
         """Return the due times of the held timers that match a filter."""
         reads = wanted.reads_records
         return np.fromiter(
-            (one.due_ms for one in self._held(wanted) if not reads or self._is_wanted(one, wanted)), np.int64
+            (one.due_ms for one in self._held(wanted) if not reads or self.is_wanted(one, wanted)), np.int64
         )
 
-    def _is_wanted(self, candidate: Candidate, wanted: TimerFilter) -> bool:
+    def is_wanted(self, candidate: Candidate, wanted: TimerFilter) -> bool:
+        """Read the record of a timer, and return whether the timer matches a filter."""
         return is_match(self.read_timer(candidate), wanted)
+
+    def runs(self, listing: Listing, wanted: TimerFilter, after: SortKey | None) -> Iterator[Run]:
+        """Yield runs of the rows of unheld timers after position `after` that may match."""
+        if wanted.is_held:
+            return iter(())
+        select = None if wanted == _window_of(wanted) else self._selection(wanted)
+        return listing.runs(wanted.from_ms, wanted.until_ms, after, select, listing.rows_max)
 
     def _far_and_near(
         self, listing: Listing, wanted: TimerFilter, after: SortKey | None, looked_up: LookupResults | None
@@ -253,7 +267,7 @@ class TimerViews:
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
-            matching[place] = self._is_wanted(_candidate(rows[place], path), wanted)
+            matching[place] = self.is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
     def _selection(
@@ -351,6 +365,57 @@ class TimerSearch:
             if work >= limits.TIMERS_LOOK_WORK_MAX:
                 return TimerPage(found, self._end)
         return TimerPage(found, None)
+
+
+class TimerCount:
+    """A count by due time of the waiting timers that match a filter without texts, in steps of bounded work.
+
+    A timer in a file matches by its row. A timer that was set after the last checkpoint has no topic in its
+    row, so its record is read if the filter has a topic.
+    """
+
+    def __init__(self, views: TimerViews, wanted: TimerFilter) -> None:
+        self._views, self._wanted = views, wanted
+        self._has_counted_held = False
+        self._end: SortKey = (0, 0)
+        self._listing: Listing | None = None
+        self._runs: Iterator[Run] = iter(())
+        self._unread: deque[Candidate] = deque()
+
+    def step(self) -> tuple[Integers, SortKey | None]:
+        """Return the due times (int64, ms) of the next timers, and the sort key up to which rows were read.
+
+        The due times are not sorted. The sort key is None after the last step.
+        """
+        if not self._has_counted_held:
+            self._has_counted_held = True
+            return self._views.held_due_ms(self._wanted), self._end
+        if self._unread:
+            return self._read_some(), self._end
+        if self._listing is None or not self._views.is_valid(self._listing):
+            self._listing = self._views.listing(limits.TIMER_ROWS_READ_AHEAD_MAX)
+            self._runs = self._views.runs(self._listing, self._wanted, self._end)
+        run = next(self._runs, None)
+        if run is None:
+            return _NO_DUE_MS, None
+        self._end = run.end
+        return np.concatenate([_NO_DUE_MS, *(self._sure(rows) for rows, _ in run.by_file)]), self._end
+
+    def _sure(self, rows: Rows) -> Integers:
+        """Return the due times of the rows that match, and add the other rows to the unread timers."""
+        due_ms = rows["due_ms"].astype(np.int64)
+        if self._wanted == _window_of(self._wanted):
+            return due_ms
+        is_unsure = rows["record_at"] == np.uint64(IN_LOG)
+        self._unread.extend(_candidate(row, None) for row in rows[is_unsure])
+        sure: Integers = due_ms[~is_unsure]
+        return sure
+
+    def _read_some(self) -> Integers:
+        """Read the records of some unread timers, and return the due times of those that match."""
+        taken = [self._unread.popleft() for _ in range(min(len(self._unread), _READ_AT_ONCE))]
+        matching = (one.due_ms for one in taken if self._views.is_wanted(one, self._wanted))
+        return np.fromiter(matching, np.int64)
 
 
 def _candidate(row: Any, path: str | None) -> Candidate:

@@ -26,6 +26,7 @@ from services.cli.timers.timer_views import (
 )
 from services.http.api import Api
 from services.status.verdicts import ended_line, verdict_line
+from services.times.display import wall
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
 app = typer.Typer(
@@ -114,6 +115,9 @@ def histogram(
             output.say(EMPTY)
         return
     output.print_table(("from", "", "timers", ""), histogram_rows(windows[:limit]))
+    if answer["counted_until_ms"]:
+        until = wall(int(answer["counted_until_ms"]))
+        output.say(f"counted up to {until}, which took 2 s: shorten --from and --until to see the others")
     if len(windows) > limit:
         output.say(f"{len(windows) - limit:,} more windows: --limit, or a larger --width")
 
@@ -148,7 +152,7 @@ def list_timers(
     if damaged:
         tell_damage(api, wanted, limit, as_json)
         return
-    page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
+    page = first_timers(api, wanted, limit, after)
     if as_json:
         output.print_json(page)
         return
@@ -158,8 +162,20 @@ def list_timers(
         return
     output.print_table(TABLE, map(timer_row, page["timers"]))
     if page["after"]:
-        count = api.get("timers", "count", **wanted)["count"]
-        output.say(f"there are more, {count:,} in all: --after {page['after']}")
+        found = api.get("timers", "count", **wanted)
+        least = "at least " if found["counted_until_ms"] else ""
+        output.say(f"there are more, {least}{found['count']:,} in all: --after {page['after']}")
+
+
+def first_timers(api: Api, wanted: dict[str, Any], limit: int, after: str) -> dict[str, Any]:
+    """Return up to `limit` timers after a position. The broker returns fewer if its search takes long."""
+    timers, is_more = list[Any](), True
+    while is_more:
+        position = {"after": after} if after else {}
+        page = api.get("timers", limit=limit - len(timers), **wanted, **position)
+        timers, after = timers + page["timers"], page["after"] or ""
+        is_more = bool(after) and len(timers) < limit
+    return {"timers": timers, "after": after or None}
 
 
 def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> None:

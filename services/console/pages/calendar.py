@@ -43,6 +43,7 @@ def read(broker: Api, asked: Asked) -> Model:
     drawn = {name: text for name, text in wanted.items() if name not in span} | span
     found = broker.get("timers", "histogram", **drawn, width=f"{width_ms}ms")
     page = broker.get("timers", **wanted, **asked.given("after"), limit=LIMIT)
+    is_partial = page["after"] and len(page["timers"]) < LIMIT
     return {
         "filter": wanted,
         "view": view,
@@ -51,9 +52,11 @@ def read(broker: Api, asked: Asked) -> Model:
         "width_ms": str(width_ms),
         "until_ms": str(span["until"]),
         "drawn": found["count"],
+        "counted_until_ms": found["counted_until_ms"],
         "bars": [bar._asdict() for bar in bars(found["windows"], from_ms, width_ms, count)],
         "timers": page["timers"],
         "next": urlencode(wanted | {"view": view, "after": page["after"]}) if page["after"] else "",
+        "searched_until_ms": page["after"].partition(":")[0] if is_partial else None,
         "tasks": [of_kind(one, "timers") for one in broker.get("timers", "tasks")["tasks"][:TASKS]],
     }
 

@@ -1,4 +1,4 @@
-"""Looks that are cut into pieces find what one look at everything would."""
+"""Queries that advance in steps find what one look at everything would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +20,9 @@ from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 from tidewheel.property_names import TIMER_KEY
+from timingwheel import listing
+from timingwheel.boundaries import Slot
+from timingwheel.listing import Listing
 
 NOW_MS = 1_763_700_000_000
 DUES_MS = [
@@ -52,9 +55,9 @@ FILTERS = [
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIMERS_LOOKED_AT_FIRST", "TIMERS_LOOKED_AT_MIN", "TIMERS_LOOKED_AT_MAX"):
-        monkeypatch.setattr(limits, name, 5)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 10)
+    monkeypatch.setattr(listing, "_FIRST_ROWS", 3)
 
 
 def play(scenario: Callable[[LiveBroker], Awaitable[None]]) -> None:
@@ -74,6 +77,12 @@ def play(scenario: Callable[[LiveBroker], Awaitable[None]]) -> None:
             await live.close()
 
     asyncio.run(run())
+
+
+async def write_checkpoint(live: LiveBroker) -> None:
+    """Have the timers in memory written to their files."""
+    live.core.request_checkpoint()
+    await live.wait_until_timers_ready()
 
 
 def timer(number: int) -> Message:
@@ -105,10 +114,10 @@ def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
 
 
 @pytest.mark.parametrize("wanted", FILTERS)
-def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
+def test_steps_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
     async def scenario(live: LiveBroker) -> None:
         expected = everything(live, wanted)
-        assert await timer_queries.count_timers(live, wanted) == len(expected)
+        assert (await timer_queries.count_timers(live, wanted)).total == len(expected)
         for count_max in (1, 4, 30, 1_000):
             seen, after = [], None
             while True:
@@ -143,37 +152,119 @@ def test_a_key_is_found_without_decoding_the_other_records(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("wanted", FILTERS)
 @pytest.mark.parametrize("width_ms", [1, 1_000, 86_400_000])
-def test_pieces_make_the_same_histogram(wanted: TimerFilter, width_ms: int) -> None:
+def test_steps_make_the_same_histogram(wanted: TimerFilter, width_ms: int) -> None:
     async def scenario(live: LiveBroker) -> None:
         expected = Counter(
             wanted.from_ms + (one.due_ms - wanted.from_ms) // width_ms * width_ms
             for one in everything(live, wanted)
         )
-        assert await timer_queries.count_by_window(live, wanted, width_ms) == sorted(expected.items())
+        assert (await timer_queries.count_by_window(live, wanted, width_ms)).windows == sorted(
+            expected.items()
+        )
 
     play(scenario)
 
 
-def test_others_run_between_the_pieces() -> None:
+def test_others_run_between_the_steps() -> None:
     async def scenario(live: LiveBroker) -> None:
         turns, counted = 0, asyncio.ensure_future(timer_queries.count_timers(live, TimerFilter(tag="t0")))
         while not counted.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns > len(DUES_MS) / 3 / limits.TIMERS_LOOKED_AT_MAX
+        assert turns > len(DUES_MS) / 15
 
     play(scenario)
 
 
-def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
+def read_slots(monkeypatch: pytest.MonkeyPatch) -> Counter[Slot]:
+    """Return how often each slot is read from now on."""
+    found, alive = Counter[Slot](), Listing._alive
+
+    def counted(self: Listing, slot: Slot) -> Any:
+        found[slot] += 1
+        return alive(self, slot)
+
+    monkeypatch.setattr(Listing, "_alive", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "wanted", [TimerFilter(key="timer7"), TimerFilter(message_key="k8"), TimerFilter(key="no")]
+)
+def test_a_search_by_key_reads_each_slot_once(monkeypatch: pytest.MonkeyPatch, wanted: TimerFilter) -> None:
     async def scenario(live: LiveBroker) -> None:
-        until_ms = 0
-        async for piece in timer_queries.split_window(live, TimerFilter(tag="t0")):
-            assert piece.from_ms >= until_ms
-            assert piece.tag == "t0"
-            until_ms = piece.until_ms
-            held = live.query(live.core.timer_views.count, replace(piece, tag=""))
-            assert held <= limits.TIMERS_LOOKED_AT_MAX or until_ms - piece.from_ms == 1
+        read = read_slots(monkeypatch)
+        await timer_queries.query_page(live, wanted, None, 50)
+        assert len(read) > 15
+        assert set(read.values()) == {1}
+
+    play(scenario)
+
+
+def test_a_count_by_due_time_reads_each_slot_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        read = read_slots(monkeypatch)
+        found = await timer_queries.count_by_window(live, TimerFilter(from_ms=NOW_MS), 86_400_000)
+        assert (found.total, found.counted_until_ms) == (len(DUES_MS), None)
+        assert set(read.values()) == {1}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+def test_a_checkpoint_between_two_steps_hides_no_timer_and_repeats_none(wanted: TimerFilter) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        expected = [one.message_id for one in everything(live, wanted)]
+        ids, steps = list[str](), 0
+        async for page in timer_queries.query_pages(live, wanted):
+            ids += [one.message_id for one in page.timers]
+            steps += 1
+            if steps in (1, 3):
+                await write_checkpoint(live)
+        assert ids == expected
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("wanted", [one for one in FILTERS if not one.reads_records])
+def test_a_checkpoint_between_two_steps_of_a_count_changes_no_number(wanted: TimerFilter) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        counting = live.query(live.core.timer_views.open_count, wanted)
+        counted, end = 0, (0, 0)
+        for steps in count():
+            due_ms, end = live.query(counting.step)
+            counted += len(due_ms)
+            if end is None:
+                break
+            if steps in (1, 3):
+                await write_checkpoint(live)
+        assert counted == len(everything(live, wanted))
+
+    play(scenario)
+
+
+def test_a_search_that_takes_long_returns_what_it_found_and_where_it_goes_on() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        wanted = TimerFilter(properties=(("third", "1"),))
+        expected = [one.message_id for one in everything(live, wanted)]
+        ids, pages, after = list[str](), 0, None
+        while not pages or after is not None:
+            page = await timer_queries.query_page(live, wanted, after, 50, seconds_max=0)
+            ids, pages, after = [*ids, *(one.message_id for one in page.timers)], pages + 1, page.after
+        assert ids == expected
+        assert pages > 10
+
+    play(scenario)
+
+
+def test_a_count_that_takes_long_returns_the_time_up_to_which_it_counted() -> None:
+    async def scenario(live: LiveBroker) -> None:
+        for wanted in (TimerFilter(properties=(("third", "1"),)), TimerFilter(topic="even")):
+            found = await timer_queries.count_by_window(live, wanted, 1, seconds_max=0)
+            until_ms = found.counted_until_ms
+            assert until_ms is not None
+            expected = [one for one in everything(live, wanted) if one.due_ms <= until_ms]
+            assert 0 <= found.total <= len(expected)
 
     play(scenario)
 
@@ -204,8 +295,8 @@ def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pyt
 
         monkeypatch.setattr(live, "query", apart)
         wanted = TimerFilter(topic="crowd", tag="wanted", from_ms=due_ms, until_ms=due_ms + 1)
-        assert await timer_queries.count_timers(live, wanted) == 17
-        assert await timer_queries.count_by_window(live, wanted, 10) == [(due_ms, 17)]
+        assert (await timer_queries.count_timers(live, wanted)).total == 17
+        assert (await timer_queries.count_by_window(live, wanted, 10)).windows == [(due_ms, 17)]
         ids, after = [], None
         while True:
             page = await timer_queries.query_page(live, wanted, after, 5)
