@@ -211,16 +211,16 @@ class Tasks(ABC, Generic[Order]):
         if task is not None:
             return task
         if self._page(task_id, None, 1) is None:
-            raise NotFound(
-                f"There is no task {name!r} over {self.what}, and the log contains no items of it. Tasks end "
-                "with the broker's process. The start and the result of a task are in the journal: "
-                f"tidewheel journal --about {name}"
+            found = f"There is no task {name!r} over {self.what}, and the log contains no items of it."
+        else:
+            found = (
+                f"The task {name!r} ended with an earlier process of the broker. The items that it handled, "
+                f"with their verdicts: tidewheel {self.command} tasks {name} --items."
             )
         raise NotFound(
-            f"The task {name!r} ended with an earlier process of the broker. The items that it handled, with "
-            f"their verdicts: tidewheel {self.command} tasks {name} --items. Its start and result: tidewheel "
-            f"journal --about {name}. Without a result, a crash interrupted the task: count the {self.what} "
-            "of the filter, and begin a new task for them."
+            f"{found} The start and the result of a task are in the journal: tidewheel journal --about "
+            f"{name}. Without a result, a crash interrupted it: count the {self.what} of the filter, and "
+            "begin a new task for them."
         )
 
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
