@@ -104,9 +104,26 @@ class Tab:
         self.run(f"window.isOld = true; document.querySelector({place}).click()")
         self.until("!window.isOld && document.readyState === 'complete'")
 
-    def picture(self, path: Path) -> None:
-        """Write a picture of the whole page."""
-        said = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def click_at(self, x: float, y: float) -> None:
+        """Click with the mouse at a point of the window."""
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            held = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
+            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **held)
+
+    def type(self, text: str) -> None:
+        """Type a text into the field that has the focus."""
+        for character in text:
+            self._call("Input.dispatchKeyEvent", type="char", text=character)
+
+    def press_enter(self) -> None:
+        """Press the Enter key."""
+        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **key)
+
+    def picture(self, path: Path, *, is_whole: bool = True) -> None:
+        """Write a picture of the whole page, or of the part in the window."""
+        said = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
         path.write_bytes(base64.b64decode(said["data"]))
 
     def _call(self, method: str, **parameters: Any) -> Any:
