@@ -303,7 +303,8 @@ def _lagging(answers: Answers, limits: Limits) -> Row:
     behind = sum(one is not State.OK for one in is_late)
     *_, group = max(zip(is_late, aged, strict=True), key=lambda pair: (pair[0], pair[1][0], pair[1][1]))[1]
     age_ms, name = age_of(group["oldest_ms"], now_ms), group["name"]
-    of_group = f"{name}: {group['lag']:,} not done, the oldest for {span(age_ms)}{_why_behind(group)}"
+    why = f", and {said}" if (said := why_behind(group)) else ""
+    of_group = f"{name}: {group['lag']:,} not done, the oldest for {span(age_ms)}{why}"
     of_all = f"{behind:,} of {counted(count, 'group')} behind" if behind else counted(count, "group")
     see = f"tidewheel group lag {name}" if behind else "tidewheel group ls"
     return Row("keeping up", state, f"{of_all}; {of_group}", see, figures)
@@ -449,10 +450,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _why_behind(group: Answer) -> str:
+def why_behind(group: Answer) -> str:
+    """Return why nothing is delivered to a group; empty if it has consumers and is not paused."""
     if group["policy"]["is_paused"]:
-        return ", and it is paused"
-    return ", and no consumer of the protocol port is there" if not group["consumers"] else ""
+        return "it is paused"
+    return "no consumer of the protocol port is there" if not group["consumers"] else ""
 
 
 def _figure(measured: Mapping[str, float] | Unread, name: str) -> float | None:

@@ -114,7 +114,10 @@ class Task:
 
 @dataclass
 class Counts:
-    """What a task took in the console; `scrolls` are steps whose text was outside of the window."""
+    """What a task took in the console. Enter in a field counts as a click.
+
+    `scrolls` are the steps whose text was outside of the window.
+    """
 
     clicks: int = 0
     fields: int = 0
@@ -177,6 +180,7 @@ class Operator:
         self._tab.run("document.activeElement.select()")
         self._tab.type(step.text)
         if step.is_sent:
+            counts.clicks += 1
             self._leave(self._tab.press_enter, counts)
 
     def _leave(self, act: Callable[[], None], counts: Counts) -> None:

@@ -27,7 +27,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_past_ms
-from services.status.judgement import counted
+from services.status.judgement import counted, why_behind
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -99,8 +99,13 @@ def lag(
     """
     api = broker_at(http)
     if name:
-        queues = api.get("groups", name)["queues"]
-        output.print_json(queues) if as_json else output.print_table(QUEUES, queue_rows(queues))
+        group = api.get("groups", name)
+        if as_json:
+            output.print_json(group["queues"])
+            return
+        output.print_table(QUEUES, queue_rows(group["queues"]))
+        if group["lag"] and (why := why_behind(group)):
+            output.show("", f"why: {why}")
         return
     groups = api.get("groups", queues="true")["groups"]
     if as_json:

@@ -9,6 +9,7 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.status.waiting import Waiting, waiting
 from services.times.display import exactly, span
 
 app = typer.Typer(add_completion=False)
@@ -35,8 +36,11 @@ def explain(
     told = from_store(store, name, topic) if store else from_broker(http, name, topic)
     if as_json:
         output.print_json(told)
-    else:
-        show(told)
+        return
+    show(told)
+    if not store:
+        for one in waiting(broker_at(http), told):
+            output.show(reason(one))
 
 
 def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
@@ -66,6 +70,11 @@ def show(told: dict[str, Any]) -> None:
     )
     if told["is_cut"]:
         output.say("The name has more records than are told here. Narrow it with --topic.")
+
+
+def reason(one: Waiting) -> str:
+    """Return why a group has not finished a message."""
+    return f"not done by group {one.group}: {one.why}" if one.group else f"not received: {one.why}"
 
 
 def lines(events: list[dict[str, Any]]) -> list[str]:

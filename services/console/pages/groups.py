@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
+from services.status.judgement import why_behind
 
 SHOWN_MAX: Final = 500
 
@@ -21,7 +22,8 @@ def read(broker: Api, asked: Asked) -> Model:
     name = asked.get("name")
     groups = broker.get("groups", queues="false")["groups"]
     found = sorted((one for one in groups if name.lower() in one["name"].lower()), key=behind)
-    return {"name": name, "count": len(groups), "groups": found[:SHOWN_MAX], "more": len(found[SHOWN_MAX:])}
+    shown = [one | {"why": why_behind(one) if one["lag"] else ""} for one in found[:SHOWN_MAX]]
+    return {"name": name, "count": len(groups), "groups": shown, "more": len(found[SHOWN_MAX:])}
 
 
 def behind(group: dict[str, Any]) -> tuple[bool, int, str]:
@@ -33,7 +35,9 @@ def behind(group: dict[str, Any]) -> tuple[bool, int, str]:
 def read_one(broker: Api, asked: Asked) -> Model:
     """Return one group and its consumers."""
     name = asked.required("name", "The group")
-    return {"group": broker.get("groups", name), "clients": broker.get("groups", name, "clients")}
+    group = broker.get("groups", name)
+    why = why_behind(group) if group["lag"] else ""
+    return {"group": group, "why": why, "clients": broker.get("groups", name, "clients")}
 
 
 def read_reset(broker: Api, asked: Asked) -> Model:

@@ -1,7 +1,8 @@
 """`/messages`: the life of what a key, an id, a timer key, a transaction or a log offset names.
 
 The events are those of `tidewheel explain`, searched by the broker; of the first messages the content is read
-from its queue, or, while it cannot be received, from its timer or half.
+from its queue, or, while it cannot be received, from its timer or half. For a message that is not finished,
+the page gives the reason for each group. The entries of the journal about the name show who changed it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from typing import Any, Final
 from services.console.bodies import shown
 from services.console.page import Asked, Model, Page
 from services.http.api import Api
+from services.status.waiting import waiting
 from tidewheel.errors import NotFound
 
 CONTENTS_MAX: Final = 5
 EVENTS_MAX: Final = 500
+ACTS_MAX: Final = 20
 NOTHING: Final[Model] = {
     "name": "",
     "events": [],
     "messages": [],
     "contents": [],
+    "waiting": [],
+    "acts": [],
     "more_events": 0,
     "is_cut": False,
     "missing": "",
@@ -47,9 +52,21 @@ def read(broker: Api, asked: Asked) -> Model:
         "more_events": max(0, len(told["events"]) - EVENTS_MAX),
         "messages": told["messages"],
         "contents": [one for one in found if one is not None],
+        "waiting": [one._asdict() for one in waiting(broker, told)],
+        "acts": acts_on(broker, name, told["messages"]),
         "is_cut": told["is_cut"],
         "missing": "",
     }
+
+
+def acts_on(broker: Api, name: str, messages: list[Model]) -> list[Model]:
+    """Return the entries of the journal about a name or the id of its first message, the newest first."""
+    found: dict[int, Model] = {}
+    for text in dict.fromkeys([name, *(one["message_id"] for one in messages[:1])]):
+        for entry in broker.get("journal", limit=ACTS_MAX, about=text)["entries"]:
+            if text in entry["about"].replace("=", " ").split():  # order:7, and not order:71
+                found[int(entry["offset"])] = entry
+    return [found[offset] for offset in sorted(found, reverse=True)]
 
 
 def is_offset(name: str) -> bool:

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from services.console.links import page_of
 from services.console.page import Asked, Model, Page
 from services.console.sparklines import Samples
 from services.http.api import Api
 from services.status.asking import answers_of
-from services.status.judgement import State, Unread, as_plain, screen, worst
+from services.status.judgement import Row, State, Unread, as_plain, screen, worst
 
 NEEDING: Final = (State.WARN, State.CRIT)
 """The states of an alarm; an audit that was never run is unknown, and none."""
@@ -37,7 +38,12 @@ def read(audits: Path, samples: Samples, broker: Api, asked: Asked) -> Model:
     return {
         "address": broker.address,
         "state": worst(rows).name,
-        "rows": [as_plain(row) for row in rows],
+        "rows": [linked(row) for row in rows],
         "lines": samples.lines() if may_see else [],
-        "act_now": [as_plain(row) for row in needing],
+        "act_now": [linked(row) for row in needing],
     }
+
+
+def linked(row: Row) -> Model:
+    """Return a row with the path of its page, which is empty if it has none."""
+    return as_plain(row) | {"page": page_of(row.see)}

@@ -1,0 +1,83 @@
+"""The reasons for which a message that was delivered to a queue is not finished, by consumer group.
+
+The events of `tidewheel explain` name the place of each message in its queue and the groups that acknowledged
+it. The other groups of its topic have not finished it. For each of them, the reason is derived from its
+policy, its consumers and its progress in this queue. A timer or a half that has not ended has no place in a
+queue, and its state contains the reason.
+
+Cost: a request for each topic, and one for each group that has not finished a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+from services.status.judgement import why_behind
+from tidewheel.errors import NotFound
+
+MESSAGES_MAX: Final = 5
+GROUPS_MAX: Final = 10
+ACKNOWLEDGED: Final = "acknowledged"
+"""How the state of a message begins that is in a queue and not discarded or given up (`services.explain`)."""
+
+Answer = dict[str, Any]
+
+
+class Asked(Protocol):
+    """The requests that are used of a broker's HTTP interface."""
+
+    def get(self, *path: str) -> Any:
+        """Return an answer in JSON; raise `TidewheelError`."""
+
+
+class Waiting(NamedTuple):
+    """A message that a group has not finished, and the reason; `group` is empty if no group receives it."""
+
+    topic: str
+    message_id: str
+    group: str
+    why: str
+
+
+def waiting(broker: Asked, told: Answer) -> list[Waiting]:
+    """Return the reasons for the first messages and groups of an answer of `/api/explain`."""
+    return [
+        one
+        for message in told["messages"][:MESSAGES_MAX]
+        if message["state"].startswith(ACKNOWLEDGED)
+        for one in _of_message(broker, message, told["events"])
+    ]
+
+
+def _of_message(broker: Asked, message: Answer, events: list[Answer]) -> Iterator[Waiting]:
+    topic, message_id = message["topic"], message["message_id"]
+    own = [one for one in events if (one["topic"], one["message_id"]) == (topic, message_id)]
+    places = [(one["queue_id"], int(one["queue_offset"])) for one in own if one["queue_id"] is not None]
+    if not places:
+        return
+    done = {one["group"] for one in own if one["what"] == ACKNOWLEDGED}
+    with suppress(NotFound):  # the topic was deleted
+        groups = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
+        if not groups:
+            yield Waiting(topic, message_id, "", f"no group receives the topic {topic}")
+        for name in [one for one in groups if one not in done][:GROUPS_MAX]:
+            if why := why_unfinished(broker.get("groups", name), topic, *places[0]):
+                yield Waiting(topic, message_id, name, why)
+
+
+def why_unfinished(group: Answer, topic: str, queue_id: int, offset: int) -> str:
+    """Return why a group has not finished the message at an offset of a queue; empty if it has passed it."""
+    queues = (one for one in group["queues"] if (one["topic"], one["queue_id"]) == (topic, queue_id))
+    queue = next(queues, None)
+    if queue is None or int(queue["committed_offset"]) > offset:
+        return ""
+    said = [why_behind(group) or f"{group['consumers']:,} consumers are there"]
+    if before := offset - int(queue["committed_offset"]):
+        said.append(f"up to {before:,} unfinished before it in queue {queue_id}")
+    if queue["in_flight"]:
+        said.append(f"{queue['in_flight']:,} of the queue leased now")
+    if queue["waiting"]:
+        said.append(f"{queue['waiting']:,} of the queue wait for another attempt")
+    return "; ".join(said)
