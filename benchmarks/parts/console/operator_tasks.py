@@ -123,7 +123,7 @@ TASKS: Final = (
             Click("Preview"),
             Fill("Type how many", str(BURST)),
             Click("Cancel them"),
-            Sees("Task"),
+            Sees("500 of 500"),
         ),
         (
             Type("tidewheel timer cancel --all --topic {burst} --tag release-412", str(BURST)),
