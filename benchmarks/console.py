@@ -1,6 +1,7 @@
 """The console beside a full broker: time to first byte of pages, cost of open pages to a send. Prints JSON.
 
     .venv/bin/python benchmarks/console.py [--timers 1000000] [--pages 50] [--rounds 3] [--pictures DIR]
+    .venv/bin/python benchmarks/console.py --tasks [--audits DIR] [--pictures DIR]
 
 The broker has pending timers, 200 groups, 50 open transactions, 10,000 dead letters. A client sends
 `SENDS_A_SECOND` messages of 256 bytes a second.
@@ -10,6 +11,13 @@ The broker has pending timers, 200 groups, 50 open transactions, 10,000 dead let
 turn, `--rounds` times. An open page is asked for every 5 seconds, as `console.js` does; all belong to one
 session, and show the main pages in turn.
 `--pictures` also writes pictures of all pages by Chromium: at 1,280 pixels, at 390, and dark.
+
+`--tasks` measures instead what ten tasks of an operator take, in the console and on the command line
+(`parts/console/operator_tasks.py`): clicks (Enter in a field is one), fields, pages, steps that need to
+scroll, and seconds without the time of a person; commands and their seconds. `first` is the way from
+`tidewheel dev` to a delayed message that was found and cancelled in the console. The audit of a small shop
+takes two minutes; `--audits` names a folder of runs to use instead. `--pictures` has the window before each
+step.
 """
 
 from __future__ import annotations
@@ -27,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from parts.console.furnishing import Amounts, furnish
+from parts.console.operator_tasks import measure as measure_tasks
 from parts.console.pages import MAIN_PAGES, PAGES, Visitor, console, take_pictures
 from parts.http_calls import BODY, Connection, Server, connected
 from parts.percentiles import figures
@@ -124,7 +133,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--tasks", action="store_true")
+    parser.add_argument("--audits", type=Path)
     asked = parser.parse_args(arguments)
+    if asked.tasks:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure_tasks(Path(folder), asked.audits and asked.audits.absolute(), asked.pictures)
+            print(json.dumps(found, indent=2))
+        return
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         facts = stack.enter_context(serving(Path(folder) / "store", "--flush", "async"))
         print(json.dumps(asyncio.run(measure(facts, asked, Path(folder))), indent=2))

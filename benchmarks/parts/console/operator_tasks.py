@@ -5,11 +5,23 @@ The steps in the console are those of an engineer who begins at the overview and
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
 from urllib.parse import urlencode
 
-from parts.console.operating import Click, Fill, Sees, Task, Type, Values
-from parts.console.situations import BAD, BURST, RIGHT, Broker
+from parts.console.operating import COMMAND, Click, Fill, Operator, Sees, Task, Type, Values, typed
+from parts.console.pages import console
+from parts.console.situations import BAD, BURST, COMMANDS, CONSOLE, RIGHT, Broker, situations
+from parts.serving import ROOT
+from tests.console.chromium import Pipe, chromium
+
+EFFECT_SECONDS: Final = 30
 
 
 def is_rolled_back(broker: Broker, values: Values) -> bool:
@@ -65,7 +77,7 @@ TASKS: Final = (
         ),
         (
             Type("tidewheel txn ls", "{transaction}"),
-            Type("tidewheel txn resolve {transaction} rollback --reason 'no such order'", "ROLLBACK"),
+            Type("tidewheel txn resolve {transaction} rollback --reason 'no such order'", "ROLLED_BACK"),
         ),
         is_rolled_back,
     ),
@@ -160,3 +172,100 @@ TASKS: Final = (
         (Type("tidewheel journal --about {cancelled}", "alice"),),
     ),
 )
+
+FIRST: Final = Task(
+    "find a delayed message and cancel it",
+    (
+        Fill("Find a message", "order:7", is_sent=True),
+        Click("Cancel, move or fire it"),
+        Fill("Reason", "paid", near="Cancel: nobody"),
+        Click("Cancel", near="Cancel: nobody"),
+        Sees("CANCELLED"),
+    ),
+    (Type("tidewheel timer cancel --topic deadlines --key order:7 --reason paid", "ALREADY"),),
+)
+"""After `tidewheel dev` and the command to send that it prints; the command shows that it is done."""
+
+
+def measure(folder: Path, audits: Path | None, pictures: Path | None) -> dict[str, Any]:
+    """Carry out the first steps with `tidewheel dev`, and all tasks; return what each took."""
+    if pictures:
+        pictures.mkdir(parents=True, exist_ok=True)
+    with chromium(folder) as pipe:
+        found: dict[str, Any] = {"first": first(pipe, folder, pictures)}
+        with (
+            situations(folder, audits) as (broker, values),
+            patch.dict(os.environ, broker.environment),
+            console(broker.http, folder) as link,
+        ):
+            operator = Operator(pipe, link)
+            for task in TASKS:
+                in_console = of_way(values, CONSOLE)
+                counts = operator.carry_out(task, in_console, pictures)
+                await_effect(task, broker, in_console)
+                by_command = of_way(values, COMMANDS)
+                commands = typed(task, by_command, broker.environment)
+                await_effect(task, broker, by_command)
+                found[task.name] = {"console": counts.as_json(), "command_line": commands}
+    return found
+
+
+def of_way(values: Values, way: Values) -> dict[str, str]:
+    """Return what a task names when it is carried out in one of the ways."""
+    return {**values, **way, "transaction": values[way["half"]]}
+
+
+def await_effect(task: Task, broker: Broker, values: Values) -> None:
+    """Wait until the effect of a task is at the broker; raise AssertionError if it is not."""
+    end_s = time.monotonic() + EFFECT_SECONDS
+    while not task.holds(broker, values):
+        assert time.monotonic() < end_s, f"{task.name}: the broker does not show the effect"
+        time.sleep(0.1)
+
+
+def first(pipe: Pipe, folder: Path, pictures: Path | None) -> dict[str, Any]:
+    """Run `tidewheel dev`, send a delayed message, and cancel it in the console."""
+    began = time.monotonic()
+    with developing(folder) as http:
+        ready_s = time.monotonic() - began
+        environment, values = {"TIDEWHEEL_HTTP": http}, {"folder": str(folder)}
+        line = "tidewheel send deadlines 'order 7 was not paid' --in 30m --timer-key order:7"
+        sent = typed(Task("send", (), (Type(line),)), values, environment)
+        began = time.monotonic()
+        operator = Operator(pipe, f"http://{http}/")
+        open_s = time.monotonic() - began
+        counts = operator.carry_out(FIRST, values, pictures)
+        typed(FIRST, values, environment)
+    return {
+        "dev_seconds": round(ready_s, 2),
+        "send_seconds": sent["seconds"],
+        "open_seconds": round(open_s, 2),
+        "console": counts.as_json(),
+    }
+
+
+@contextmanager
+def developing(folder: Path) -> Iterator[str]:
+    """Run `tidewheel dev`; yield its HTTP address when it has printed what to try."""
+    free = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", str(folder / "dev"))
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEWHEEL_")}
+    process = subprocess.Popen(
+        [*COMMAND, "dev", *free],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        http = ""
+        for line in process.stdout:
+            if line.lstrip().startswith("HTTP"):
+                http = line.split()[1].removeprefix("http://")
+            if "/receive" in line:
+                break
+        assert http, "tidewheel dev does not start"
+        yield http
+    finally:
+        process.terminate()
+        process.wait()
