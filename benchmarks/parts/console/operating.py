@@ -145,7 +145,7 @@ class Operator:
         self._tab.shows("Overview")
         counts, began, paused_s = Counts(), time.monotonic(), 0.0
         for number, step in enumerate(task.console):
-            filled = type(step)(*(part.format(**values) if isinstance(part, str) else part for part in step))
+            filled = with_values(step, values)
             if pictures and not isinstance(step, Fill):
                 pause = time.monotonic()
                 self._tab.picture(pictures / f"{task.name.replace(' ', '-')}-{number}.png", is_whole=False)
@@ -207,6 +207,17 @@ class Operator:
             assert time.monotonic() < end_s, f"{step} is not on the page:\n{self._tab.text()}"
             time.sleep(0.05)
         return found
+
+
+def with_values(step: Step, values: Values) -> Step:
+    """Return a step with the values of the situation in its texts."""
+    match step:
+        case Click(text, near):
+            return Click(text.format(**values), near.format(**values))
+        case Fill(label, text, near, is_sent):
+            return Fill(label, text.format(**values), near, is_sent)
+        case Sees(text):
+            return Sees(text.format(**values))
 
 
 def typed(task: Task, values: Values, environment: Mapping[str, str]) -> dict[str, Any]:

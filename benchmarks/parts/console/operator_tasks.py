@@ -84,7 +84,7 @@ TASKS: Final = (
     Task(
         "c redrive after a bad release",
         (
-            Click("given up"),
+            Click("{dead}", near="given up"),
             Fill("Error has", "KeyError", is_sent=True),
             Fill("Reason", "release 413 is out", near="Redrive all"),
             Click("Preview"),
@@ -104,7 +104,7 @@ TASKS: Final = (
             Click("change, hold or delete", near="{campaign}"),
             Fill("Reason", "wrong price", near="Hold:"),
             Click("Hold"),
-            Sees("are held when they are due"),
+            Sees("The timers of {campaign} are held"),
         ),
         (Type("tidewheel topic hold {campaign} --reason 'wrong price' --yes", "held"),),
         is_held,
@@ -112,17 +112,17 @@ TASKS: Final = (
     Task(
         "d release it",
         (
-            Click("held"),
+            Click("{campaign}", near="held"),
             Fill("Reason", "right price", near="Release:"),
             Click("Release"),
-            Sees("is released"),
+            Sees("{campaign} is released"),
         ),
         (Type("tidewheel topic release {campaign} --reason 'right price'", "released"),),
         is_released,
     ),
     Task(
         "e who lags and why",
-        (Click("keeping up"), Sees("no consumer of the protocol port is there")),
+        (Click("mailer", near="keeping up"), Sees("no consumer of the protocol port is there")),
         (Type("tidewheel status", "mailer: 900 not done"),),
     ),
     Task(
