@@ -19,7 +19,9 @@ PAGES: Final = (
     (r"dlq ls (?P<name>\S.*)", "/dead-letters/group?group={name}"),
     (r"dlq ls", "/dead-letters"),
     (r"topic show (?P<name>\S.*)", "/topics/change?name={name}#release"),
-    (r"audit (?:ls|show)(?: --out .*)?", "/audits/run"),
+    (r"audit (?:ls|show) --out .*", "/audits/run"),
+    (r"audit ls", "/audits"),
+    (r"refused", "/refused"),
     (r"cluster .*", "/cluster"),
 )
 """Patterns of commands, without `tidewheel`, and paths; the first that matches counts."""

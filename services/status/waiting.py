@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.status.judgement import why_behind
+from services.status.judgement import counted, why_behind
 from tidewheel.errors import NotFound
 
 MESSAGES_MAX: Final = 5
@@ -73,11 +73,11 @@ def why_unfinished(group: Answer, topic: str, queue_id: int, offset: int) -> str
     queue = next(queues, None)
     if queue is None or int(queue["committed_offset"]) > offset:
         return ""
-    said = [why_behind(group) or f"{group['consumers']:,} consumers are there"]
+    said = [why_behind(group) or f"{counted(group['consumers'], 'consumer')} of the group connected"]
     if before := offset - int(queue["committed_offset"]):
         said.append(f"up to {before:,} unfinished before it in queue {queue_id}")
     if queue["in_flight"]:
         said.append(f"{queue['in_flight']:,} of the queue leased now")
     if queue["waiting"]:
-        said.append(f"{queue['waiting']:,} of the queue wait for another attempt")
+        said.append(f"{queue['waiting']:,} of the queue to be delivered again")
     return "; ".join(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -36,6 +37,9 @@ def test_a_group_is_shown_paused_resumed_and_reset(broker: BrokerProcess, browse
     done = browser.post("/groups/reset/start", name="shop", to="earliest")
     assert "shop goes on from earliest" in done.text
     assert browser.model("/groups/one?name=shop")["group"]["lag"] == 6
+    why = "no consumer of the protocol port is there"
+    assert all(why in browser.open(path).text for path in ("/groups", "/groups/one?name=shop"))
+    assert f"why: {why}" in tidewheel("group", "lag", "shop", "--http", broker.http).stdout
 
 
 def test_a_group_that_is_not_there_and_a_place_that_is_none_are_said(browser: Browser) -> None:

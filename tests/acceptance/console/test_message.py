@@ -58,3 +58,31 @@ def test_what_strangers_wrote_is_shown_and_never_run(broker: BrokerProcess, brow
     large = browser.open("/messages?name=large").text
     assert len(large) < 40_000
     assert "more characters" in large
+
+
+def test_a_message_that_is_not_done_has_its_reason(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/groups/closer/receive", {"topic": "slow"})
+    broker.post("/api/groups/closer/pause", {})
+    broker.post("/api/messages", {"topic": "slow", "body": "x", "keys": ["slow:1"]})
+    [found] = browser.model("/messages?name=slow:1")["waiting"]
+    assert (found["group"], found["why"]) == ("closer", "it is paused")
+    assert "/groups/one?name=closer" in browser.open("/messages?name=slow:1").text
+    assert (
+        "not done by group closer: it is paused"
+        in tidewheel("explain", "slow:1", "--http", broker.http).stdout
+    )
+
+
+def test_who_cancelled_a_timer_is_shown(broker: BrokerProcess, browser: Browser) -> None:
+    for key in ("acts:1", "acts:11"):
+        broker.post("/api/timers", {"topic": "late", "body": "7", "in": "30m", "timer_key": key})
+        browser.model(f"/messages?name={key}")
+        broker.post("/api/timers/cancel", {"topic": "late", "key": key, "reason": f"for {key}"})
+    [act] = browser.model("/messages?name=acts:1")["acts"]
+    assert (act["verb"], act["verdict"], act["reason"]) == ("timers cancel", "CANCELLED", "for acts:1")
+    assert "Acts of operators" in browser.open("/messages?name=acts:1").text
+
+
+def test_a_pending_timer_leads_to_its_verbs(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/timers", {"topic": "late", "body": "7", "in": "30m", "timer_key": "verbs:1"})
+    assert 'href="/timers/one?topic=late&amp;id=' in browser.open("/messages?name=verbs:1").text

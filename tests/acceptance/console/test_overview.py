@@ -39,6 +39,18 @@ def test_the_overview_says_what_the_command_says(browser: Browser, broker: Broke
     assert page.headers["Cache-Control"] == "no-store"
 
 
+def test_alarms_lead_to_what_they_concern(browser: Browser, broker: BrokerProcess) -> None:
+    for name in ("sale-1", "sale-2"):
+        broker.post("/api/topics", {"name": name})
+        broker.post(f"/api/topics/{name}/hold", {"reason": "wrong price"})
+    [held] = [row for row in browser.model("/")["act_now"] if row["name"] == "held"]
+    pages = [f"/topics/change?name=sale-{number}#release" for number in (1, 2)]
+    assert [one["page"] for one in held["things"]] == pages
+    assert all(f'href="{page}"' in browser.open("/").text for page in pages)
+    for name in ("sale-1", "sale-2"):
+        broker.post(f"/api/topics/{name}/release", {})
+
+
 def test_the_cookie_is_for_this_site_and_for_no_script(browser: Browser) -> None:
     (cookie,) = browser.cookies
     assert cookie.has_nonstandard_attr("HttpOnly")
