@@ -31,6 +31,7 @@ import pytest
 
 from consumequeue.sql_filter import parse_sql
 from services.cli.main import main
+from tests.audit_runs import write_run
 from tidewheel.barrier import barrier_sql
 from tidewheel.command import COMMAND
 from tidewheel.testing.process import BrokerProcess
@@ -46,6 +47,8 @@ ELSEWHERE = {
     "docs/spark.md": "tests/spark/test_documented.py, where there is a Spark",
     "docs/audit-your-own.md": "tests/spark/test_audit_your_own.py, likewise",
 }
+ONLY_SHOWN = "tidewheel topic delete winter-sale"
+"""A command that shows what would be deleted, and ends with a code that says that nothing was."""
 UNKNOWN_HERE = 4
 """The exit code of what is refused since it names what only a reader's store has."""
 
@@ -347,6 +350,27 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path) -> None:
     finally:
         broker.stop()
     assert failures == [], "\n".join(failures)
+
+
+def test_the_commands_of_the_ten_tasks_run(tmp_path: Path) -> None:
+    table = (ROOT / "docs/console.md").read_text().partition("## Ten tasks")[2]
+    commands = re.findall(r"`(tidewheel [^`]+)`", table)
+    assert len(commands) >= 10
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    try:
+        for topic in ("spring-sale", "winter-sale", "reminders"):
+            broker.post("/api/topics", {"name": topic})
+        broker.post("/api/messages", {"topic": "orders", "body": "1042", "keys": ["order:1042"]})
+        write_run(tmp_path / "audit-out", "20261122T020000Z")
+        place, only_shown = Place(tmp_path, broker), commands.pop(commands.index(ONLY_SHOWN))
+        with pytest.raises(AssertionError, match="nothing was done: add --yes"):
+            run_line(place, shlex.split(only_shown))
+        block = Block("docs/console.md", 0, "bash", "\n".join(commands))
+        prepare(place, block)
+        run_bash(place, block)
+    finally:
+        broker.stop()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -35,3 +35,12 @@ def test_each_task_takes_few_clicks_and_commands(tasks: Any, tmp_path: Path) -> 
     assert {name: count for name, count in clicks.items() if count > CLICKS_MAX} == {}
     commands = {one.name: len(one.commands) for one in tasks.TASKS}
     assert {name: count for name, count in commands.items() if count > COMMANDS_MAX} == {}
+
+
+def test_the_page_lists_the_commands_of_the_tasks(tasks: Any) -> None:
+    table = (BENCHMARKS.parent / "docs/console.md").read_text().partition("## Ten tasks")[2]
+    begin = [
+        " ".join(line.line.partition("{")[0].split()[:3]) for one in tasks.TASKS for line in one.commands
+    ]
+    assert [one for one in begin if one not in table] == []
+    assert table.count("\n| ") == 1 + len(tasks.TASKS)
