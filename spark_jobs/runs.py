@@ -1,7 +1,7 @@
 """The runs that an audit's folder holds, read back without Spark.
 
 A run is `runs/<id>/summary.json` (see `layout`); one that ended before it was written is no run. Run ids sort
-by time. A summary that lacks one of `FIELDS` is no run.
+by time. A summary that lacks one of `FIELDS` is no run. PyArrow is only imported to read rows of a run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow.dataset as ds
 
 from spark_jobs.cases.names import FINDINGS, OTHER_FINDINGS
 from spark_jobs.layout import RUNS, RunFolders
@@ -185,6 +183,8 @@ def _rows(folder: Path, wanted: dict[str, str]) -> Iterator[dict[str, Any]]:
     files = sorted(folder.glob("*.parquet"))
     if not files:
         return
+    import pyarrow.dataset as ds
+
     dataset = ds.dataset(files, format="parquet")
     chosen = [
         ds.field(name) == value for name, value in wanted.items() if value and name in dataset.schema.names
