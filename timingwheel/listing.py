@@ -93,7 +93,7 @@ class Listing:
         run of a slot has up to `first_rows` rows. Raise OSError if a read fails.
         """
         after = max(after or (0, 0), self.watermark)
-        first_ms = max(from_ms, after[0] + (after[1] == LAST_OFFSET))  # The end of a slot is after its timers.
+        first_ms = max(from_ms, after[0] + (after[1] == LAST_OFFSET))  # After the end of a slot.
         for slots in _overlapping(self._slots(first_ms, until_ms)):
             sort_key, is_last, rows_max = after, False, min(first_rows, self.rows_max)
             while not is_last:
