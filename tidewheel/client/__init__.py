@@ -1,4 +1,4 @@
-"""The client over HTTP, for threads and for asyncio.
+"""HTTP client for threads and for asyncio.
 
 clients.py    Client, AsyncClient                                  what applications use
 handles.py    Message, Timer

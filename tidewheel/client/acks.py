@@ -1,6 +1,8 @@
-"""Acknowledgements of one group: those that come while a call is under way share the next.
+"""Batching of a consumer group's acknowledgements.
 
-Cost: a call for each message if they come one by one, down to one for ACK_COUNT_MAX of them.
+While a call is in progress, new acknowledgements are queued and sent together in the next call. Cost: each
+acknowledgement takes one call at low load. At high load, one call carries up to `ACK_COUNT_MAX`
+acknowledgements.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ ACK_COUNT_MAX: Final = 1_024
 
 
 class Acks:
-    """The acknowledgements; `group` is its name on the wire."""
+    """Acknowledgement queue of one consumer group."""
 
     def __init__(self, client: AsyncClient, group: str) -> None:
-        self._client, self._group = client, group  # the group's name on the wire
+        self._client, self._group = client, group  # the group name with its namespace prefix
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._calling: asyncio.Task[None] | None = None
 
     async def ack(self, message: Received) -> None:
-        """Acknowledge a message; raise the refusal."""
+        """Acknowledge a message. Raises the broker's error if the acknowledgement is refused."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((message.handle, done))
         if self._calling is None:

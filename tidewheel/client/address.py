@@ -1,16 +1,16 @@
-"""Which broker a client talks to: its addresses, its token, and the certificates that are trusted.
+"""Connection parameters of a client: broker addresses, token, and trusted certificates.
 
-Arguments come first, then the environment, which the commands read, too:
+Arguments take precedence over environment variables. The commands read the same variables:
 
-    TIDEWHEEL_HTTP         [http[s]://]HOST:PORT, of the nodes of a cluster with commas; else 127.0.0.1:8088
-    TIDEWHEEL_HTTP_TOKEN   a file with the token
-    TIDEWHEEL_HTTP_CA      a file of certificates (PEM) to trust, for https; else the system's
+    TIDEWHEEL_HTTP         comma-separated [http[s]://]HOST:PORT of the nodes; default 127.0.0.1:8088
+    TIDEWHEEL_HTTP_TOKEN   path of a file that contains the token
+    TIDEWHEEL_HTTP_CA      path of a PEM file of trusted certificates; default: the system's
 
-A file tidewheel.toml is not read: it is the broker's and the commands'.
+The file tidewheel.toml is not read, because it configures the broker and the commands.
 
-Proxies that the environment names (http_proxy, https_proxy, all_proxy, no_proxy) are used but for:
-1. loopback addresses, which mean another machine to a proxy;
-2. plain HTTP with a token, which the proxy would read.
+Proxies from the environment (http_proxy, https_proxy, all_proxy, no_proxy) are used, with two exceptions:
+1. loopback addresses, which refer to a different machine when they are resolved by a proxy;
+2. plain HTTP requests with a token, because the proxy could read the token.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tidewheel.errors import ConfigurationError
 
 USUAL: Final = "127.0.0.1:8088"
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""Listening addresses of a broker on all interfaces, and the address for a client on the same machine."""
+"""Maps wildcard listen addresses to the address that a client on the same machine uses."""
 WITHOUT_PROXY: Final = "to call the broker without a proxy, name its host in no_proxy"
 PROXIES: Final = frozenset(("http", "https", "socks5", "socks5h"))
-"""Schemes of proxies, the last two with the package socksio."""
+"""Supported proxy schemes. The two SOCKS schemes require the package socksio."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN: Final = re.compile(r"tw_[0-9a-f]{12}_[A-Za-z0-9_-]{16}")
 TOKEN_IN_FILE: Final = "write it into a file that its owner alone reads, and name that file."
 _EXAMPLE: Final = "http://127.0.0.1:8088"
 _BEYOND: Final = frozenset("@?#")
-"""Characters of a URL around a password or a token: a text that has one is not shown."""
+"""A URL that contains one of these characters may include a password or a token and is not printed."""
 _CONTROLS: Final = frozenset(map(chr, (*range(33), *range(127, 256))))
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's HTTP interface: URLs without a slash at the end, any of which will do."""
+    """HTTP endpoints of a broker. The URLs are interchangeable and have no trailing slash."""
 
     urls: tuple[str, ...]
     token: str = field(repr=False)
@@ -52,34 +52,35 @@ class Broker:
 
     @property
     def is_tls(self) -> bool:
-        """Whether one of the URLs is https."""
+        """Whether at least one URL uses https."""
         return any(url.startswith("https:") for url in self.urls)
 
     @property
     def direct_urls(self) -> tuple[str, ...]:
-        """The URLs that are called without a proxy; raise `ConfigurationError`, see `proxy_of`."""
+        """The URLs that are called without a proxy. Raises `ConfigurationError` as `proxy_of` does."""
         return tuple(url for url in self.urls if self.proxy_of(url) is None)
 
     def proxy_of(self, url: str) -> Proxy | None:
-        """Return the proxy that a URL is called by; raise `ConfigurationError`, see `proxy_of`."""
+        """Return the proxy to use for a URL, or None. Raises `ConfigurationError` as `proxy_of` does."""
         return proxy_of(url, has_token=bool(self.token))
 
     def tls(self) -> ssl.SSLContext:
-        """Return a context that trusts the authorities; raise `ConfigurationError`."""
+        """Return a TLS context that trusts the configured certificates; raise `ConfigurationError`."""
         try:
             context = ssl.create_default_context(cafile=self.authorities or None)
-        except OSError as error:  # an SSLError is one
+        except OSError as error:  # SSLError is a subclass of OSError
             raise ConfigurationError(
                 f"The file of certificates (authorities, or TIDEWHEEL_HTTP_CA) is {self.authorities!r}: "
                 f"{error.strerror or error}. Name a file of certificates (PEM)."
             ) from None
         if self.authorities:
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust one in the file, whoever signed it
+            # accept a non-root certificate as a trust anchor
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
 
 def broker(url: str | None, token: str | None, authorities: str | None) -> Broker:
-    """Return the broker that arguments name, and the environment; raise `ConfigurationError`."""
+    """Return the broker given by the arguments or the environment; raise `ConfigurationError`."""
     name = "url" if url is not None else "TIDEWHEEL_HTTP"
     if not isinstance(url, str | None):
         raise ConfigurationError(f"{name} is a {type(url).__name__}: write it as {_EXAMPLE}.")
@@ -99,7 +100,7 @@ def _url(text: str, name: str) -> str:
         parts = urlsplit(text if has_scheme else f"http://{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        reason = "" if set(text) & _BEYOND else f" {error}."  # which may quote a password
+        reason = "" if set(text) & _BEYOND else f" {error}."  # the message may contain a password
         raise ConfigurationError(f"{name} is {shown}:{reason} Write it as {_EXAMPLE}.") from None
     if (
         parts.scheme not in ("http", "https")
@@ -118,7 +119,7 @@ def _url(text: str, name: str) -> str:
 
 
 def _is_host(host: str) -> bool:
-    if ":" in host:  # an IPv6 address, which `urlsplit` has read in brackets
+    if ":" in host:  # `urlsplit` has removed the brackets of an IPv6 address
         return True
     try:
         return _HOST.fullmatch(host.encode("idna").decode()) is not None
@@ -144,22 +145,22 @@ def _token(token: str | None) -> str:
 
 
 def has_token(path: object) -> bool:
-    """Return whether a user's token was given where a file is to be named."""
+    """Return whether a path contains an access token."""
     return _TOKEN.search(str(path)) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy of the environment: its URL, which may hold a password, and how it is shown."""
+    """A proxy from the environment. The URL may contain a password; `shown` is safe to print."""
 
     url: str = field(repr=False)
     shown: str
 
 
 def proxy_of(url: str, *, has_token: bool, schemes: Collection[str] = PROXIES) -> Proxy | None:
-    """Return the proxy that the environment names for a URL; None: it is called without one.
+    """Return the proxy that the environment specifies for a URL, or None for a direct connection.
 
-    Raise `ConfigurationError` for a text that is no proxy, or one of another scheme than `schemes`.
+    Raises `ConfigurationError` if the proxy is malformed or its scheme is not in `schemes`.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -183,13 +184,13 @@ def proxy_of(url: str, *, has_token: bool, schemes: Collection[str] = PROXIES) -
 
 
 def is_direct(url: str, *, has_token: bool) -> bool:
-    """Return whether a URL is called without a proxy, with or without a token."""
+    """Return whether requests to a URL bypass the proxy."""
     parts = urlsplit(url)
     return (has_token and parts.scheme != "https") or is_loopback(parts.hostname or "")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; of names only `localhost` is known to be one."""
+    """Return whether a host is a loopback address. The only host name that counts as loopback is `localhost`."""
     try:
         address = ip_address(host)
     except ValueError:

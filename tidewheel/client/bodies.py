@@ -1,11 +1,12 @@
-"""Bodies of messages: an application's values as fields of a request, and bytes as values again.
+"""Conversion between application values and message bodies.
 
-    text, bytes                 as they are
-    a pydantic model            its JSON, with the property `content-type`
-    dict, list, number, bool    JSON, likewise
+    str, bytes                  sent unchanged
+    a pydantic model            sent as JSON, with the property `content-type`
+    dict, list, number, bool    sent as JSON, with the property `content-type`
 
-A consumer gets exactly the bytes in the fields. Bytes, and texts above TEXT_BYTES_MAX, go in base64: a text
-of control characters is six times as long in JSON. Cost: one copy of the body, a third longer in base64.
+A consumer receives exactly these bytes. Binary bodies, and texts of more than `TEXT_BYTES_MAX` bytes, are
+sent in base64, because control characters take up to six times their size in JSON. Cost: the body is copied
+once. Base64 adds a third to its size.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ TEXT_BYTES_MAX: Final = 64 * 1024
 
 
 def body_fields(body: Body) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a body as fields of a request, and the properties with its content type.
+    """Return the request fields of a body, and the properties that describe its content type.
 
     Raises:
-        ClientMistake: for a body that is none of the kinds above.
+        ClientMistake: If the body has an unsupported type or cannot be encoded.
     """
     if isinstance(body, bytes | bytearray | memoryview):
         return {"body_base64": b64encode(body).decode()}, {}
@@ -45,7 +46,7 @@ def body_fields(body: Body) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def body_bytes(body: Body) -> bytes:
-    """Return a body as consumers get it; raise the same."""
+    """Return the bytes that consumers receive for a body. Raises `ClientMistake` as `body_fields` does."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     return _encoded(body if isinstance(body, str) else json_text(body))
@@ -66,7 +67,7 @@ def _text_fields(text: str) -> dict[str, str]:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON; raise `ClientMistake` for one that JSON does not have."""
+    """Return a value as JSON; raise `ClientMistake` if the value cannot be represented in JSON."""
     if value is None:
         raise ClientMistake("The body is None: a message has a body; for JSON's null send the text 'null'.")
     if hasattr(value, "model_dump_json"):
@@ -81,14 +82,14 @@ def json_text(value: Any) -> str:
 
 
 def body_of(fields: Mapping[str, Any]) -> bytes:
-    """Return the body in an answer's fields."""
+    """Return the body from the fields of an answer."""
     if "body_base64" in fields:
         return b64decode(fields["body_base64"])
     return str(fields["body"]).encode()
 
 
 def text_of(body: bytes) -> str:
-    """Return a body as text; raise `ClientMistake` for one that is not UTF-8."""
+    """Decode a body as UTF-8; raise `ClientMistake` if it is not valid UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
@@ -100,10 +101,10 @@ def json_of(body: bytes, model: None) -> Any: ...
 @overload
 def json_of(body: bytes, model: type[Model]) -> Model: ...
 def json_of(body: bytes, model: type[Any] | None) -> Any:
-    """Return a body that is JSON, as plain values or as the type `model`, which needs pydantic.
+    """Parse a JSON body. With a `model`, validate the value with pydantic and return it as that type.
 
     Raises:
-        ClientMistake: for a body that is no JSON, or does not fit the model.
+        ClientMistake: If the body is not valid JSON or does not match the model.
     """
     if model is None:
         try:

@@ -1,20 +1,22 @@
-"""The operations of a client, without I/O: each is a request built, and its answer read into values.
+"""Client operations, without I/O. Each function builds a request and parses the answer.
 
     send, send_many         POST /api/messages
     timer verbs             POST /api/timers/cancel, /move, /fire; GET /api/timers/one
     receive and its ends    POST /api/groups/GROUP/receive, /ack, /nack, /extend
 
-Each function returns `Steps` (`tidewheel.client.exchange`), which a shell runs. docs/http.md has the fields.
+Each function returns `Steps` (`tidewheel.client.exchange`), which a transport runs. The fields are described
+in docs/http.md.
 
 Rules
-1. A message has its id before its first try (`message_id`, or the application's idempotency key), so after
-   a lost answer it is sent again, and stored once.
-2. A receive is repeatable: leases of an answer that was not read run out. An acknowledgement is: if a
-   lost answer had ended the lease, the repeat is refused as a late one is. A verb on a timer is not: by its
-   key, a repeat may meet a newer timer.
-3. Names of topics and groups have the client's namespace on the wire ("NAMESPACE%NAME"), and not outside.
+1. The id of a message is assigned before the first attempt, so the broker stores a message only once even if
+   it is sent again after a lost answer. The id is the application's idempotency key or a generated
+   `message_id`.
+2. A receive can be repeated, because the leases of a lost answer expire. An acknowledgement can be repeated:
+   if the lost call had ended the lease, the repeat is refused like a late acknowledgement. A timer operation
+   must not be repeated, because the key might refer to a newer timer by then.
+3. On the wire, topic and group names have the client's namespace as a prefix ("NAMESPACE%NAME").
 
-Cost: `send_many` holds BATCH_BYTES_MAX of JSON at once, and the results.
+Cost: `send_many` holds at most `BATCH_BYTES_MAX` bytes of JSON at a time, and all results.
 """
 
 from __future__ import annotations
@@ -36,23 +38,24 @@ from tidewheel.errors import Busy, ClientMistake, TidewheelError
 MESSAGES_PATH: Final = "/api/messages"
 BATCH_COUNT_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of JSON in a request with more than one message."""
+"""Maximum size of the JSON in a request with more than one message."""
 NOT_SENT: Final = "It was not sent: the request before had no answer. Send it again."
 REASON_CHARACTERS_MAX: Final = 200
 TIMER_KEY: Final = "TW_TIMER_KEY"
-"""Property that has the timer key of a delivered message."""
+"""The property of a delivered message that contains its timer key."""
 ACCOMPLISHED: Final = (Verdict.CANCELLED, Verdict.MOVED, Verdict.FIRED)
 DONE, IMPOSSIBLE, UNKNOWN, GONE = 200, 409, 404, 410
-"""Statuses of verdicts."""
+"""HTTP statuses of timer verdicts."""
 
 
 def spaced(namespace: str, name: str) -> str:
-    """Return a topic's or group's name on the wire."""
-    return f"{namespace}%{name}" if namespace and isinstance(name, str) else name  # else it is refused
+    """Return a topic or group name with its namespace prefix."""
+    # names of other types are refused later
+    return f"{namespace}%{name}" if namespace and isinstance(name, str) else name
 
 
 def encoded(content: object) -> bytes:
-    """Return the JSON of a request."""
+    """Encode the content of a request as JSON."""
     try:
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     except TypeError as error:
@@ -65,10 +68,10 @@ def encoded(content: object) -> bytes:
 
 
 def message_fields(message: NewMessage, namespace: str, message_id: str) -> dict[str, Any]:
-    """Return a message as the fields of a request.
+    """Return a message as request fields.
 
     Raises:
-        ClientMistake: for options that contradict each other, an unfit time, or an unfit body.
+        ClientMistake: If options contradict each other, or if a time or the body is invalid.
     """
     body, marks = body_fields(message.body)
     fields: dict[str, Any] = {
@@ -104,7 +107,7 @@ def _when(message: NewMessage) -> dict[str, int | str]:
 
 
 def _carried(message: NewMessage) -> dict[str, Any]:
-    """Return the verb on a timer that a message carries."""
+    """Return the timer operation that is attached to a message."""
     if message.move is not None:
         if not isinstance(message.move, tuple) or len(message.move) != 2:
             raise ClientMistake(f"move is {message.move!r:.80}: give (client.timer(topic, key), '1h').")
@@ -139,20 +142,21 @@ def _property_map(properties: object) -> dict[str, str]:
 
 
 def send(message: NewMessage, namespace: str, message_id: str) -> Steps[Sent]:
-    """Store one message; raise the refusal."""
+    """Store one message. Raises the broker's error if the message is refused."""
     body = encoded(message_fields(message, namespace, message_id))
     request = Request("POST", MESSAGES_PATH, body, is_repeatable=True)
     return asked(request, lambda _, content: _sent(content, message))
 
 
 def send_many(messages: Iterable[NewMessage], namespace: str, new_id: Callable[[], str]) -> Steps[list[Sent]]:
-    """Store messages, some in a request; return their receipts.
+    """Store messages in batches and return their receipts.
 
-    After a request without an answer no other is sent: each would be tried for seconds, and one that arrives
-    would store messages behind a gap in their message group.
+    If a request gets no answer, the remaining messages are not sent. Each further request could block for
+    seconds, and a late success would leave a gap in a message group.
 
     Raises:
-        SomeRefused: with a receipt or an error for each, if there is an error.
+        SomeRefused: If at least one message was not stored. The exception contains a receipt or an error for
+            each message.
     """
     results: dict[int, Sent | TidewheelError] = {}
     batch, is_answered = Batch(), True
@@ -184,28 +188,31 @@ def _check_message(message: object) -> None:
 
 
 class Batch:
-    """Messages of one request, with their numbers."""
+    """Messages of one request, with their sequence numbers."""
 
     def __init__(self) -> None:
         self._numbered: list[tuple[int, NewMessage]] = []
         self._fields: list[bytes] = []
         self._size_bytes = 0
         self.is_unanswered = False
-        """Whether it was sent, and no broker answered, or none that could store it."""
+        """Whether the batch was sent without reaching a broker that could store it."""
 
     def has_room(self, fields: bytes) -> bool:
-        """Return whether a message fits; one always fits into an empty batch."""
+        """Return whether a message fits into the batch. An empty batch accepts any message."""
         is_full = len(self._fields) >= BATCH_COUNT_MAX or self._size_bytes + len(fields) > BATCH_BYTES_MAX
         return not (self._fields and is_full)
 
     def add(self, number: int, message: NewMessage, fields: bytes) -> None:
-        """Take a message in."""
+        """Add a message."""
         self._numbered.append((number, message))
         self._fields.append(fields)
         self._size_bytes += len(fields)
 
     def send(self) -> Steps[dict[int, Sent | TidewheelError]]:
-        """Store the messages; return a result for each, the same error for all if there is no answer."""
+        """Store the messages and return a result for each.
+
+        If there is no answer, all messages get the same error.
+        """
         if not self._fields:
             return {}
         body = b'{"messages":[' + b",".join(self._fields) + b"]}"
@@ -235,7 +242,7 @@ def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
 
 
 def carried_result(content: Mapping[str, Any] | None, message: NewMessage) -> TimerResult | None:
-    """Return the verdict on the timer that a message names, from the answer to its send or commit."""
+    """Return the verdict on the attached timer operation from the answer to a send or commit."""
     if content is None:
         return None
     verdict, ended_ms, offset = (content[name] for name in ("verdict", "ended_ms", "ended_offset"))
@@ -257,12 +264,12 @@ def cancel(topic: str, key: str, reason: str) -> Steps[TimerResult]:
 
 
 def fire(topic: str, key: str, reason: str) -> Steps[TimerResult]:
-    """Deliver a timer's message now."""
+    """Deliver a timer's message immediately."""
     return _verb("fire", topic, key, {"reason": reason})
 
 
 def move(topic: str, key: str, to: Span | datetime, reason: str) -> Steps[TimerResult]:
-    """Give a timer another due time: a span from now, or a moment."""
+    """Change the due time of a timer to a datetime, or to a time span from now."""
     return _verb("move", topic, key, {"to": _due(to), "reason": reason})
 
 
@@ -276,7 +283,7 @@ def _named(topic: str, key: str) -> dict[str, Any]:
 
 
 def get(topic: str, key: str) -> Steps[TimerResult]:
-    """Look at a timer: PENDING, or how it ended."""
+    """Return the state of a timer: PENDING, or how the timer ended."""
     try:
         query = urlencode(_named(topic, key))
     except UnicodeEncodeError as error:
@@ -311,7 +318,7 @@ def _result(content: Mapping[str, Any], *, is_done: bool) -> TimerResult:
 def receive(
     topic: str, group: str, *, count: int, wait: Span, lease: Span, tags: str, sql: str, name: str
 ) -> Steps[list[Delivery]]:
-    """Lease messages, waiting for the first."""
+    """Lease messages. The call waits for the first message."""
     wait_ms = span_ms(wait, "wait")
     fields = {
         "topic": text(topic, "topic"),
@@ -346,33 +353,39 @@ def _delivery(one: Mapping[str, Any]) -> Delivery:
 
 
 def ack(group: str, handles: Sequence[str]) -> Steps[list[TidewheelError | None]]:
-    """Acknowledge leases; return an error, or None, for each."""
+    """Acknowledge leases. Returns an error or None for each receipt handle."""
     results = yield from _end(group, "ack", {"receipt_handles": list(handles)}, is_repeatable=True)
     return [error for error, _ in results]
 
 
 def retry(group: str, handle: str, after: Span | None) -> Steps[None]:
-    """Let a message come again after a span; without one as the group's policy says."""
+    """Return a message to the broker for redelivery after a time span.
+
+    The default delay is set by the group's retry policy.
+    """
     more = {} if after is None else {"after": span_text(after, "after")}
     results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
     _raise_first(results)
 
 
 def reject(group: str, handle: str, reason: str) -> Steps[None]:
-    """Make a message a dead letter; its reason is cut to one line of REASON_CHARACTERS_MAX."""
+    """Move a message to the dead-letter queue.
+
+    The reason is truncated to one line of `REASON_CHARACTERS_MAX` characters.
+    """
     more = {"dead_letter": True, "reason": one_line(reason)}
     results = yield from _end(group, "nack", {"receipt_handles": [handle], **more})
     _raise_first(results)
 
 
 def one_line(reason: str) -> str:
-    """Return a reason as the broker takes it."""
+    """Return a reason as one line of printable characters, truncated to the length that the broker accepts."""
     line = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
     return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def extend(group: str, handle: str, lease: Span) -> Steps[str]:
-    """Let a lease end that long from now; return its new handle."""
+    """Extend a lease to a time span from now, and return the new receipt handle."""
     more = {"lease": span_text(lease, "lease")}
     results = yield from _end(group, "extend", {"receipt_handles": [handle], **more})
     _raise_first(results)
@@ -390,7 +403,7 @@ Results = list[tuple[TidewheelError | None, Mapping[str, Any]]]
 
 
 def _end(group: str, verb: str, fields: Mapping[str, Any], *, is_repeatable: bool = False) -> Steps[Results]:
-    """End or extend leases; return for each handle its error, if any, and its part of the answer."""
+    """End or extend leases. Returns the error, if any, and the result for each receipt handle."""
     request = Request("POST", _path(group, verb), encoded(fields), is_repeatable=is_repeatable)
     return asked(request, lambda _, said: [(_error_of(one), one) for one in said["results"]])
 

@@ -1,4 +1,4 @@
-"""`Client` for threads, and `AsyncClient` for asyncio: the same names, awaited.
+"""`Client` for threads, and `AsyncClient` for asyncio. Both have the same methods.
 
     client = Client()
     client.send("deadlines", {"order": 7}, delay="30m", key="order:7")
@@ -8,7 +8,8 @@
         ...
         message.ack()
 
-Both only run the operations of `tidewheel.client.calls`, each in its shell. Threads may share a Client.
+Both classes run the operations of `tidewheel.client.calls` with different transports. A `Client` can be
+shared between threads.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def new_id() -> str:
 
 
 def own_name() -> str:
-    """Return the name that this process receives under, for the broker's lists."""
+    """Return the client name of this process, which the broker shows in its lists."""
     return f"{gethostname()[:_HOST_CHARACTERS_MAX]}@{os.getpid()}"
 
 
 class Calls:
-    """The operations of one client, in its namespace."""
+    """Operations of one client in its namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace_of(namespace)
@@ -68,7 +69,7 @@ class Calls:
     def receive(
         self, topic: str, group: str, count: int, wait: Span, lease: Span, tags: str, sql: str
     ) -> Steps[list[Delivery]]:
-        """Lease messages; `group` is the wire's name."""
+        """Lease messages. `group` includes the namespace prefix."""
         wire_topic = spaced(self.namespace, topic)
         return calls.receive(
             wire_topic, group, count=count, wait=wait, lease=lease, tags=tags, sql=sql, name=own_name()
@@ -76,16 +77,17 @@ class Calls:
 
 
 class Client:
-    """A broker, over HTTP, for threads.
+    """HTTP client of a broker, for threads.
 
-    `url` is [http[s]://]HOST:PORT, of the nodes of a cluster with commas; missing arguments are taken from
-    TIDEWHEEL_HTTP, TIDEWHEEL_HTTP_TOKEN and TIDEWHEEL_HTTP_CA (`tidewheel.client.address`). `timeout` is in
-    seconds, for an answer; a receive may take its wait longer. Calls raise errors of `tidewheel.errors`:
-    `BrokerUnreachable`, `AnswerLate`, `AnswerLost`, or a refusal of the broker.
+    `url` is [http[s]://]HOST:PORT, or a comma-separated list of them for the nodes of a cluster. Missing
+    arguments are taken from TIDEWHEEL_HTTP, TIDEWHEEL_HTTP_TOKEN and TIDEWHEEL_HTTP_CA
+    (`tidewheel.client.address`). `timeout` is the time to wait for an answer, in seconds. The `wait` of a
+    receive is added to it. Methods raise the errors of `tidewheel.errors`: `BrokerUnreachable`, `AnswerLate`,
+    `AnswerLost`, or an error returned by the broker.
 
     Raises:
-        ConfigurationError: for an address, a token or a file that cannot be used.
-        LibraryMissing: when neither httpx2 nor httpx is installed.
+        ConfigurationError: If an address, a token or a file is invalid.
+        LibraryMissing: If neither httpx2 nor httpx is installed.
     """
 
     def __init__(
@@ -117,19 +119,20 @@ class Client:
         return self._shell.run(steps)
 
     def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Sent:
-        """Send a message: at once, after a `delay` ("30m", a timedelta), or `at` a datetime with a zone.
+        """Send a message immediately, after a `delay` ("30m" or a timedelta), or `at` a timezone-aware
+        datetime.
 
-        Options are those of `NewMessage`: delay, at, key, unique, group, tag, keys, properties,
-        idempotency_key. The message is on the broker's disk when this returns.
+        The options are described in `NewMessage`. The message has been written to the broker's disk when this
+        method returns.
         """
         return self._shell.run(self._calls.send(NewMessage(topic, body, **options)))
 
     def send_many(self, messages: Iterable[NewMessage]) -> list[Sent]:
-        """Send messages, some in a request; raise `SomeRefused` unless all were sent."""
+        """Send messages in batches; raise `SomeRefused` if a message was not sent."""
         return self._shell.run(self._calls.send_many(messages))
 
     def timer(self, topic: str, key: str) -> Timer[TimerResult]:
-        """Return the delayed message of a topic by its key, to look at, cancel, move or fire."""
+        """Return a handle for a delayed message, to query, cancel, move or fire it."""
         return Timer(topic, key, spaced(self._calls.namespace, topic), self._shell.run)
 
     def receive(
@@ -143,9 +146,11 @@ class Client:
         filter: str = "",  # noqa: A002 # the word of the HTTP interface
         sql: str = "",
     ) -> list[Message[None]]:
-        """Lease up to `count` messages (1 to 32) for a group, waiting up to 20 s for the first.
+        """Lease up to `count` messages (1 to 32) for a group.
 
-        `filter` is tags ("new || paid"), `sql` an expression over properties.
+        The call waits up to `wait` for the first message, at most 20 s.
+
+        `filter` is a tag expression ("new || paid"). `sql` is an SQL expression over message properties.
         """
         wire_group = spaced(self._calls.namespace, group)
         found = self._shell.run(self._calls.receive(topic, wire_group, count, wait, lease, filter, sql))
@@ -153,7 +158,7 @@ class Client:
 
 
 class AsyncClient:
-    """A broker, over HTTP, for asyncio: `Client`, with each call awaited."""
+    """HTTP client of a broker, for asyncio. The methods are those of `Client`, as coroutines."""
 
     def __init__(
         self,
@@ -184,7 +189,7 @@ class AsyncClient:
         return await self._shell.run(steps)
 
     async def wait_for_room(self) -> None:
-        """Wait until there is a connection for one more call, behind the calls that wait for one."""
+        """Wait until a connection is free for one more call. Calls are served in order of arrival."""
         await self._shell.wait_for_room()
 
     async def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Sent:
@@ -196,7 +201,7 @@ class AsyncClient:
         return await self._shell.run(self._calls.send_many(messages))
 
     def timer(self, topic: str, key: str) -> Timer[Awaitable[TimerResult]]:
-        """Return the delayed message of a topic by its key; its verbs are awaited."""
+        """Return a handle for a delayed message. Its methods return awaitables."""
         return Timer(topic, key, spaced(self._calls.namespace, topic), self._shell.run)
 
     async def receive(
@@ -217,7 +222,7 @@ class AsyncClient:
 
 
 def for_another_loop(client: Client | AsyncClient) -> AsyncClient:
-    """Return a client of the same broker, with connections of its own."""
+    """Return a new client of the same broker that has its own connections."""
     broker = client.broker
     return AsyncClient(
         ",".join(broker.urls),

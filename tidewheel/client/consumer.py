@@ -1,4 +1,4 @@
-"""A consumer of a worker: its function, and the messages that it is run for."""
+"""A consumer of a worker: a function and the messages that it processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A function, and which messages it is run for."""
+    """A function and the messages that it processes."""
 
     function: Callable[..., Any]
     topic: str
@@ -41,11 +41,11 @@ class Consumer:
 
     @property
     def lease_s(self) -> float:
-        """The lease in seconds."""
+        """The lease duration in seconds."""
         return span_ms(self.lease, "lease") / 1000
 
     def arguments(self, message: Received) -> tuple[Any, ...]:
-        """Return the function's arguments; raise `Unfit`, or an exception of the model's own code."""
+        """Return the arguments of the function. Raises `Unfit`, or an exception from the model's code."""
         handed = message.bound(owned)
         if self.model is None:
             return (handed,)
@@ -58,6 +58,6 @@ class Consumer:
 
 
 def owned(steps: Steps[None]) -> None:
-    """Refuse to end a message within its function."""
+    """Raise an error, because a function must not end its own message."""
     steps.close()
     raise RefusedByState("The worker ends this message: return, or raise Retry or Reject.")

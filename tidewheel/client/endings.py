@@ -1,4 +1,4 @@
-"""How a message ends after its function: a decision, without I/O."""
+"""Outcome of a message after its function has run. The decision involves no I/O."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 PAUSE_MS_MAX: Final = 12 * 3_600_000
-"""Longest pause of a message that the broker accepts."""
+"""Maximum retry delay that the broker accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """It is done."""
+    """The message is acknowledged."""
 
     def __str__(self) -> str:
         return "it is acknowledged"
@@ -28,13 +28,13 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """It comes again after so many milliseconds; with None as the group's policy says."""
+    """The message is redelivered after a delay. If the delay is None, the group's retry policy applies."""
 
     after_ms: int | None
 
     @property
     def after(self) -> timedelta | None:
-        """The pause as a span."""
+        """The delay as a timedelta."""
         return None if self.after_ms is None else timedelta(milliseconds=self.after_ms)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It is a dead letter, with a reason."""
+    """The message becomes a dead letter with a reason."""
 
     reason: str
 
@@ -55,7 +55,10 @@ End = Ack | Retried | Dead
 
 
 class Retry(Exception):
-    """Raised by a function: the message comes again after a span; without one as its consumer has it."""
+    """Raised by a function to have its message redelivered after a delay.
+
+    Without a delay, the consumer's `retry` policy applies.
+    """
 
     def __init__(self, after: Span | None = None) -> None:
         super().__init__("the function wants the message again")
@@ -65,17 +68,23 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a function: the message is a dead letter now, with the exception's text as its reason."""
+    """Raised by a function to make its message a dead letter immediately.
+
+    The text of the exception becomes the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between attempts: `first`, then each `factor` times the one before, `longest` at most.
+    """Exponential backoff between attempts.
 
-    After `attempts` of them the message is a dead letter; without it as the group's policy says.
+    The first delay is `first`; each further delay is `factor` times the previous delay, up to `longest`.
+
+    After `attempts` attempts the message becomes a dead letter. If `attempts` is None, the group's policy
+    decides.
 
     Raises:
-        ConfigurationError: for a factor below 1, no attempts, or a longest pause above 12 hours.
+        ConfigurationError: If the factor is below 1, `attempts` is below 1, or `longest` exceeds 12 hours.
     """
 
     first: Span
@@ -93,7 +102,7 @@ class Backoff:
             raise ConfigurationError(f"longest is {self.longest}: a pause has 12h at most.")
 
     def after_ms(self, attempt: int) -> int:
-        """Return the pause after an attempt, which counts from 1."""
+        """Return the delay in milliseconds after an attempt. The first attempt is number 1."""
         longest_ms, pause_ms = span_ms(self.longest, "longest"), float(span_ms(self.first, "first"))
         for _ in range(attempt - 1):
             if pause_ms >= longest_ms or pause_ms == 0 or self.factor == 1:
@@ -109,7 +118,7 @@ class Backoff:
 def end_after(
     error: BaseException, attempt: int, backoff: Backoff | None, dead_on: Collection[type[Exception]]
 ) -> Retried | Dead:
-    """Return the end of a message after an exception of its function."""
+    """Return the outcome of a message whose function raised an exception."""
     text, name = text_of(error), type(error).__name__
     if isinstance(error, Reject):
         return Dead(f"{name} without a text" if text is None else text)
@@ -126,7 +135,7 @@ def end_after(
 
 
 def text_of(error: BaseException) -> str | None:
-    """Return an exception's text; None if the application's own code cannot make it."""
+    """Return the text of an exception, or None if its `__str__` method fails."""
     try:
         return str(error)
     except Exception:

@@ -1,8 +1,8 @@
-"""The conversation with a broker, without I/O: requests go out, answers or failures come in.
+"""Request handling without I/O: retries, failures, and conversion of answers to values or errors.
 
-An operation is a generator (`Steps`): it yields a `Request` or a `Pause`, gets an `Answer` or a `Failure`,
-and returns a value or raises an error of `tidewheel.errors`. Shells (`tidewheel.client.http`) send the
-requests, sleep the pauses and read the clock: one for threads, one for asyncio.
+An operation is a generator (`Steps`). It yields a `Request` or a `Pause`, receives an `Answer` or a
+`Failure`, and returns a value or raises an error of `tidewheel.errors`. Transports (`tidewheel.client.http`)
+send the requests and sleep during the pauses. There is a transport for threads and a transport for asyncio.
 
     request --> Answer 2xx ------------------------------------> value
             --> Answer with an error's code --- 503 --> again --> error of that code
@@ -12,13 +12,14 @@ requests, sleep the pauses and read the clock: one for threads, one for asyncio.
             --> Failure LATE (a time-out) ---------------------> AnswerLate
 
 Rules
-1. A request that no broker took is repeated, whatever it asks.
-2. A request that may have been carried out is repeated only if it `is_repeatable`, and only within
-   REPEAT_SECONDS of the first try: the broker knows a repeated send for 30 s.
-3. PAUSES_S bounds the tries. The last failure is the error, but not one that denies an earlier try that may
-   have been carried out: then that try's error is.
+1. A request that did not reach a broker is always repeated.
+2. A request that may have been executed is repeated only if `is_repeatable` is set, and only within
+   `REPEAT_SECONDS` of the first attempt. The broker detects repeated sends for 30 s.
+3. The number of attempts is limited by `PAUSES_S`. The error of the last attempt is raised, unless an earlier
+   attempt may have been executed and the last error denies it. In that case, the error of the earlier attempt
+   is raised.
 
-An error is a sentence and has no traceback of a library: failures come in as values.
+An error contains no traceback of the HTTP library, because failures are passed as values.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ REPEAT_SECONDS: Final = 20.0
 UNAVAILABLE: Final = 503
 RESULT_UNKNOWN: Final = "TW-171"
 FROM_PROXIES: Final = (502, 503, 504)
-"""Statuses by which a proxy says that the broker behind it gave no answer."""
+"""Statuses that a proxy returns when the broker behind it did not answer."""
 _SHOWN_CHARACTERS: Final = 100
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. The broker may hold its answer for `wait_s` seconds."""
+    """An HTTP request. The broker may delay its answer by up to `wait_s` seconds."""
 
     method: str
     path: str
@@ -56,14 +57,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause before the next try, in seconds."""
+    """A pause before the next attempt, in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that came whole. Times are seconds of one monotonic clock, `where` the broker's address."""
+    """A complete answer. Times are seconds of a monotonic clock, and `where` is the broker's address."""
 
     status: int
     body: bytes
@@ -73,7 +74,10 @@ class Answer:
 
 
 class Fault(Enum):
-    """How a request failed. UNTAKEN: no connection was made; CROWDED: all that may be open are in use."""
+    """The cause of a failed request. UNTAKEN: no connection was made.
+
+    CROWDED: all connections of the client are in use.
+    """
 
     UNTAKEN = "untaken"
     CROWDED = "crowded"
@@ -83,7 +87,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request without an answer; `reason` in the words of the library or the system."""
+    """A request without an answer. `reason` is the message of the HTTP library or the operating system."""
 
     fault: Fault
     reason: str
@@ -97,12 +101,13 @@ Steps = Generator[Request | Pause, Reply | None, T]
 
 
 def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> Steps[T]:
-    """Send a request until it is answered; return the value that `reader` makes of its status and JSON.
+    """Send a request, with retries, and return the value that `reader` creates from the status and the JSON
+    of the answer.
 
-    An answer has a status of 2xx, or one of `statuses` if its JSON is no error.
+    An answer counts as a success if its status is 2xx, or is in `statuses` and the JSON is not an error.
 
     Raises:
-        TidewheelError: the refusal of the broker, or the reason for a missing answer.
+        TidewheelError: The error returned by the broker, or the reason for a missing answer.
     """
     begun_s: float | None = None
     lost: TidewheelError | None = None
@@ -125,17 +130,17 @@ def asked(request: Request, reader: Callable[[int, Any], T], *statuses: int) -> 
 
 
 def is_unknown(error: TidewheelError) -> bool:
-    """Return whether an error leaves open if the request was carried out."""
+    """Return whether an error leaves open if the request was executed."""
     return isinstance(error, AnswerLost) or error.code == RESULT_UNKNOWN
 
 
 def may_pass(reply: Reply) -> bool:
-    """Return whether another try may meet a better answer."""
+    """Return whether a repeated request might succeed."""
     return reply.fault is Fault.CUT if isinstance(reply, Failure) else reply.status in FROM_PROXIES
 
 
 def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...] = ()) -> T | TidewheelError:
-    """Return the value that a reader makes of a reply, or the error of the reply."""
+    """Return the value that a reader creates from a reply, or the error of the reply."""
     if isinstance(reply, Failure):
         return failed(reply)
     try:
@@ -153,7 +158,7 @@ def read(reply: Reply, reader: Callable[[int, Any], T], statuses: tuple[int, ...
 
 
 def failed(failure: Failure) -> TidewheelError:
-    """Return the error of a request without an answer."""
+    """Return the error for a request without an answer."""
     where, reason = failure.where, failure.reason
     if failure.fault is Fault.UNTAKEN:
         return BrokerUnreachable(
@@ -177,9 +182,10 @@ def failed(failure: Failure) -> TidewheelError:
 
 
 def refusal(status: int, content: Any) -> TidewheelError | None:
-    """Return the error that JSON of an answer, or of a part of it, stands for; None if it is none.
+    """Return the error described by the JSON of an answer or of one of its results, or None if there is no
+    error.
 
-    Its class is that with its code, else that of its status: `status` is 0 for a part of an answer.
+    The class is chosen by the error code, then by the status: `status` is 0 for a single result of a batch.
     """
     match content:
         case {"code": str(code), "message": str(message)}:
@@ -191,7 +197,7 @@ def refusal(status: int, content: Any) -> TidewheelError | None:
 
 
 def _unread(answer: Answer) -> TidewheelError:
-    """Return the error for an answer that has other fields or values than this client knows."""
+    """Return the error for an answer with unexpected fields or values."""
     return AnswerLost(
         f"{answer.where} answered {_shown(answer)}, which this client cannot read: is it a broker of another "
         "version, or something else? The call may have been carried out: look before you repeat it."
@@ -204,7 +210,7 @@ def _shown(answer: Answer) -> str:
 
 
 def _stranger(answer: Answer) -> TidewheelError:
-    """Return the error for an answer that is none of Tidewheel's."""
+    """Return the error for an answer that does not come from Tidewheel."""
     shown = _shown(answer)
     if answer.status in FROM_PROXIES:
         return AnswerLost(
@@ -234,7 +240,7 @@ _OF_RANGE: Final = {
     "TW-18": errors.AccessRefused,
     "TW-22": errors.Busy,
 }
-"""The families of the codes that a message or handle of a batch is refused with."""
+"""Error classes by code prefix, for messages and receipt handles of a batch."""
 _OF_CODE: Final = {
     kind.code: kind
     for kind in vars(errors).values()

@@ -1,11 +1,12 @@
-"""The operations of a producer's transactions, without I/O, as `tidewheel.client.calls` has the others.
+"""Producer operations for transactions, without I/O. `tidewheel.client.calls` has the other operations.
 
     begin          POST /api/transactions: a half, a message that is invisible until its commit
     commit, end    POST /api/transactions/ID/commit, /rollback, or /unknown as the answer to a check-back
     check_backs    POST /api/transactions/check-backs: waits for questions how transactions ended
 
-All are repeatable: a half has its id before the first try, an end confirms its repeat, and the broker asks a
-question again whose poll was lost. The barrier (`tidewheel.barrier`) is what applications use.
+All operations can be repeated. A half message gets its id before the first attempt, a repeated commit or
+rollback is confirmed, and the broker repeats a check-back if the poll was lost. Applications use the barrier
+(`tidewheel.barrier`) instead of this module.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from tidewheel.client.values import NewMessage, TimerResult
 
 TRANSACTIONS_PATH: Final = "/api/transactions"
 POLL_TOPICS_MAX: Final = 16
-"""Topics of a poll for check-backs."""
+"""Maximum number of topics in a poll for transaction check-backs."""
 
 End = Literal["commit", "rollback", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A half that is on the broker's disk."""
+    """A half message that has been written to the broker's disk."""
 
     message_id: str
     transaction_id: str
@@ -37,7 +38,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A check-back: how has this transaction ended?"""
+    """A transaction check-back: the broker's query for the outcome of a transaction."""
 
     transaction_id: str
     message_id: str
@@ -47,7 +48,7 @@ class Question:
 def begin(
     message: NewMessage, namespace: str, message_id: str, properties: Mapping[str, str]
 ) -> Steps[Begun]:
-    """Begin a transaction; `properties` are added to those of the message."""
+    """Begin a transaction. `properties` are added to the properties of the message."""
     fields = message_fields(message, namespace, message_id)
     body = encoded(fields | {"properties": fields.get("properties", {}) | dict(properties)})
     request = Request("POST", TRANSACTIONS_PATH, body, is_repeatable=True)
@@ -55,28 +56,28 @@ def begin(
 
 
 def commit(transaction_id: str, message: NewMessage) -> Steps[TimerResult | None]:
-    """Commit a transaction; return the verdict on the timer that its message names, if it does.
+    """Commit a transaction. Returns the verdict on the attached timer operation, if there is one.
 
     Raises:
-        TransactionEnded: when it has ended the other way.
+        TransactionEnded: If the transaction was already rolled back.
     """
     request = end_request(transaction_id, "commit")
     return asked(request, lambda _, said: carried_result(said["verdict"], message))
 
 
 def end(transaction_id: str, how: End) -> Steps[None]:
-    """End a transaction, or say that its end is not known yet; raise the same."""
+    """End a transaction, or report that its outcome is unknown. Raises `TransactionEnded` as `commit` does."""
     return asked(end_request(transaction_id, how), lambda *_: None)
 
 
 def end_request(transaction_id: str, how: End) -> Request:
-    """Return the request of an end."""
+    """Return the request that ends a transaction."""
     path = f"{TRANSACTIONS_PATH}/{quote(transaction_id, safe='')}/{how}"
     return Request("POST", path, is_repeatable=True)
 
 
 def check_backs(topics: Sequence[str], *, count: int, wait: Span, name: str) -> Steps[list[Question]]:
-    """Wait for questions about transactions of topics, which have the wire's names."""
+    """Wait for check-backs of transactions in the given topics. Topic names include the namespace prefix."""
     wait_ms = span_ms(wait, "wait")
     fields = {"topics": list(topics), "count": count, "wait": f"{wait_ms}ms", "client": name}
     path = f"{TRANSACTIONS_PATH}/check-backs"

@@ -1,6 +1,6 @@
-"""A received message and a timer, with their operations.
+"""Handles for a received message and for a timer.
 
-Both clients share them: a call returns `Done` or `Result`, a value or an awaitable of it.
+Both clients use these classes. A method returns a value with `Client`, and an awaitable with `AsyncClient`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     import typing_extensions
 
-    Done = typing_extensions.TypeVar("Done", default=Any)  # so that a bare Message needs no argument
+    # allows the annotation Message without a type argument
+    Done = typing_extensions.TypeVar("Done", default=Any)
 else:
     Done = TypeVar("Done")
 Other = TypeVar("Other")
@@ -29,24 +30,28 @@ Model = TypeVar("Model")
 
 
 class Message(Generic[Done]):
-    """A leased message. Others do not get it until `leased_until`; then it comes again.
+    """A leased message. The message is not delivered to other consumers before `leased_until`.
 
-    Acknowledge it by `ack`, or let it come again by `retry`, or give it up by `reject`. Each raises
-    `InvalidReceiptHandle` when the lease has ended.
+    When the lease expires, the message is delivered again.
+
+    End the lease with `ack`, `retry` or `reject`. Each method raises `InvalidReceiptHandle` if the lease has
+    ended.
     """
 
     def __init__(
         self, delivery: Delivery, topic: str, group: str, run: Callable[[Steps[None]], Done]
     ) -> None:
-        """`topic` is the application's name for it, `group` the wire's name of the consumer group."""
+        """`topic` is the topic name without the namespace; `group` is the group name with the namespace
+        prefix.
+        """
         self._delivery, self._consumer_group, self._run = delivery, group, run
         self._handle = delivery.handle
         self.topic = topic
         self.id: str = delivery.id
         self.attempt: int = delivery.attempt
-        """Counts from 1."""
+        """Number of the delivery attempt. The first attempt is 1."""
         self.key: str = delivery.key
-        """The timer key, if the message was delayed under one."""
+        """The timer key, if the message was a delayed message with a key."""
         self.keys: tuple[str, ...] = delivery.keys
         self.tag: str = delivery.tag
         self.group: str = delivery.group
@@ -54,7 +59,7 @@ class Message(Generic[Done]):
         self.properties: Mapping[str, str] = delivery.properties
         self.born: datetime = delivery.born
         self.leased_until: datetime = delivery.leased_until
-        """End of the lease as it was received; `extend` does not change it."""
+        """The end of the lease at the time of delivery. `extend` does not update this attribute."""
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.topic}, attempt {self.attempt}, {len(self.bytes)} bytes>"
@@ -66,7 +71,7 @@ class Message(Generic[Done]):
 
     @property
     def text(self) -> str:
-        """The body as text; raise `ClientMistake` for bytes that are not UTF-8."""
+        """The body as text; raise `ClientMistake` if the body is not valid UTF-8."""
         return text_of(self._delivery.bytes)
 
     @overload
@@ -74,45 +79,53 @@ class Message(Generic[Done]):
     @overload
     def json(self, model: type[Model]) -> Model: ...
     def json(self, model: type[Any] | None = None) -> Any:
-        """Return the body, which is JSON, as plain values, or as a type that pydantic fits it to.
+        """Parse the body as JSON.
+
+        With a `model`, validate the value with pydantic and return it as that type.
 
         Raises:
-            ClientMistake: for a body that is no JSON, or does not fit.
+            ClientMistake: If the body is not valid JSON or does not match the model.
         """
         return json_of(self._delivery.bytes, model)
 
     @property
     def handle(self) -> str:
-        """The receipt handle of the lease, which `extend` replaces."""
+        """The receipt handle of the lease. `extend` replaces it."""
         return self._handle
 
     @property
     def place(self) -> tuple[int, int]:
-        """Queue id and queue offset, which are the message's own in its topic."""
+        """The queue id and queue offset, which identify the message in its topic."""
         return self._delivery.place
 
     def take_over(self, later: Message[Done]) -> None:
-        """Go on with the lease of a later delivery of the same message."""
+        """Continue with the lease of a later delivery of the same message."""
         self._handle = later.handle
 
     def bound(self, run: Callable[[Steps[None]], Other]) -> Message[Other]:
-        """Return the same message with `run` for its operations."""
+        """Return the same message with operations that are run by `run`."""
         return Message(self._delivery, self.topic, self._consumer_group, run)
 
     def ack(self) -> Done:
-        """Acknowledge it: it is done."""
+        """Acknowledge the message."""
         return self._run(calls.ack_one(self._consumer_group, self._handle))
 
     def retry(self, after: Span | None = None) -> Done:
-        """Let it come again after a span; without one as the group's policy says."""
+        """Return the message to the broker for redelivery after a delay.
+
+        The default delay is set by the group's retry policy.
+        """
         return self._run(calls.retry(self._consumer_group, self._handle, after))
 
     def reject(self, reason: str = "") -> Done:
-        """Make it a dead letter now; the reason is kept with it, cut to a line of 200 characters."""
+        """Make the message a dead letter.
+
+        The reason is stored with the message and truncated to one line of 200 characters.
+        """
         return self._run(calls.reject(self._consumer_group, self._handle, reason))
 
     def extend(self, lease: Span) -> Done:
-        """Let the lease end that long from now."""
+        """Extend the lease to a time span from now."""
         return self._run(self._extended(lease))
 
     def _extended(self, lease: Span) -> Steps[None]:
@@ -120,7 +133,7 @@ class Message(Generic[Done]):
 
 
 class Timer(Generic[Result]):
-    """A delayed message by its topic and key, whether there is one or not."""
+    """Handle for a delayed message, identified by topic and key. The message need not exist."""
 
     def __init__(
         self, topic: str, key: str, wire_topic: str, run: Callable[[Steps[TimerResult]], Result]
@@ -132,17 +145,17 @@ class Timer(Generic[Result]):
         return f"<Timer {self.key!r} of {self.topic}>"
 
     def cancel(self, reason: str = "") -> Result:
-        """Cancel it; the reason goes to the broker's log, as with all verbs."""
+        """Cancel the timer. The broker writes the reason to its log, as it does for all timer operations."""
         return self._run(calls.cancel(self.wire_topic, self.key, reason))
 
     def move(self, to: Span | datetime, reason: str = "") -> Result:
-        """Have it due at a moment, or a span from now."""
+        """Change the due time to a datetime, or to a time span from now."""
         return self._run(calls.move(self.wire_topic, self.key, to, reason))
 
     def fire(self, reason: str = "") -> Result:
-        """Deliver its message now."""
+        """Deliver the message immediately."""
         return self._run(calls.fire(self.wire_topic, self.key, reason))
 
     def get(self) -> Result:
-        """Look at it; true while it is pending."""
+        """Return the state of the timer. The result is true as long as the timer is pending."""
         return self._run(calls.get(self.wire_topic, self.key))

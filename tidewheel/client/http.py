@@ -1,20 +1,21 @@
-"""The shells: requests sent and pauses slept for a conversation, by threads or by asyncio.
+"""HTTP transports for threads and for asyncio.
 
-The library is httpx2 or httpx, whichever is installed; their API is the same. It is imported with the first
-request.
+The HTTP library is httpx2 or httpx, which have the same API. The library is imported when a client is
+created.
 
 Rules
-1. A pool of connections belongs to the process (after a fork) and the event loop that opened it. Another one
-   opens its own, and leaves the old one alone.
-2. A request goes to one address until no connection can be made there, then to the next.
-3. An idle connection is closed after KEEP_SECONDS, before a broker closes it (5 s).
-4. An answer has at most ANSWER_BYTES_MAX, and comes within the time of its request.
-5. The environment's proxies are used except for this machine.
-6. In a loop, requests beyond CONNECTIONS_MAX wait here: the library goes through all connections for each
-   request that waits in it, whenever one begins or ends.
+1. A connection pool belongs to the process that opened it (which matters after a fork) and to the event loop
+   that opened it. A different process or event loop opens a new pool and does not close the old pool.
+2. Requests go to one address until a connection attempt fails, and then to the next address.
+3. An idle connection is closed after `KEEP_SECONDS`, before the broker closes it (5 s).
+4. An answer has at most `ANSWER_BYTES_MAX` bytes, and must be complete within the timeout of the request.
+5. Proxies from the environment are used, except for loopback addresses.
+6. In an event loop, requests beyond `CONNECTIONS_MAX` wait in this module. The library would scan all
+   connections for each of its waiting requests whenever a request begins or ends.
 
-Cost: that of the library. Weak spot: a hostile server can make an answer of ANSWER_BYTES_MAX, and one that
-sends the head of an answer byte by byte is waited for beyond rule 4 until the library's bound on a head.
+Cost: the overhead of the library. Weak spot: a hostile server can send an answer of `ANSWER_BYTES_MAX` bytes.
+A server that sends the response header byte by byte can exceed the timeout of rule 4, up to the library's
+limit for a header.
 """
 
 from __future__ import annotations
@@ -45,32 +46,32 @@ KEEP_SECONDS: Final = 3.0
 TIMEOUT_SECONDS_MAX: Final = 86_400
 CONNECTIONS_MAX: Final = 100
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""8 MiB of bodies with each character escaped, and the other fields."""
+"""Enough for 8 MiB of bodies with every character escaped, plus the other fields."""
 
 
 def library() -> Any:
     """Return httpx2 or httpx; raise `LibraryMissing` if neither is installed."""
     for name in LIBRARIES:
         spec = find_spec(name)
-        if spec is not None and spec.origin is not None:  # a folder of that name has no origin
+        if spec is not None and spec.origin is not None:  # a namespace package has no origin
             return importlib.import_module(name)
     raise LibraryMissing("httpx (or httpx2) is missing, install it with: pip install httpx")
 
 
 def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:
-    """Return the arguments of the library's clients."""
+    """Return the constructor arguments of the library's clients."""
     authorization = {"Authorization": f"Bearer {broker.token}"} if broker.token else {}
     return {
         "headers": {"User-Agent": "tidewheel", **authorization},
         "verify": broker.tls() if broker.is_tls else False,
         "limits": httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_SECONDS),
-        "trust_env": len(broker.direct_urls) < len(broker.urls),  # the environment's proxies
-        "mounts": dict.fromkeys(broker.direct_urls),  # none for these
+        "trust_env": len(broker.direct_urls) < len(broker.urls),  # use the proxies from the environment
+        "mounts": dict.fromkeys(broker.direct_urls),  # no proxy for these URLs
     }
 
 
 def opened(kind: Callable[..., Any], httpx: Any, broker: Broker) -> Any:
-    """Open a pool of connections; raise `ConfigurationError` for a proxy of the environment that is none."""
+    """Open a connection pool; raise `ConfigurationError` if a proxy from the environment cannot be used."""
     arguments = arguments_of(httpx, broker)
     try:
         return kind(**arguments)
@@ -83,7 +84,7 @@ def opened(kind: Callable[..., Any], httpx: Any, broker: Broker) -> Any:
 
 
 def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Failure:
-    """Return an error of the library as a value."""
+    """Return an exception of the library as a `Failure`."""
     ended_s = time.monotonic()
     reason = str(error) or type(error).__name__
     if isinstance(error, httpx.ConnectError):
@@ -101,14 +102,14 @@ def failure_of(httpx: Any, error: Exception, where: str, begun_s: float) -> Fail
 
 
 def crowded(where: str, begun_s: float) -> Failure:
-    """Return the failure of a request for which no connection was free."""
+    """Return the failure for a request that got no free connection."""
     ended_s = time.monotonic()
     reason = f"all {CONNECTIONS_MAX} connections of this client were in use for {ended_s - begun_s:.0f} s"
     return Failure(Fault.CROWDED, reason, where, begun_s, ended_s)
 
 
 def _with_trust(error: BaseException | None, reason: str) -> str:
-    """Return the reason of a failed connection; for TLS, with a remedy."""
+    """Return the reason for a failed connection. TLS errors include a remedy."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
@@ -122,7 +123,7 @@ def _with_trust(error: BaseException | None, reason: str) -> str:
 
 
 class Incoming:
-    """An answer that comes in pieces."""
+    """An answer that arrives in pieces."""
 
     def __init__(self, where: str, begun_s: float, seconds: float) -> None:
         self._where, self._begun_s, self._ends_s = where, begun_s, begun_s + seconds
@@ -130,7 +131,7 @@ class Incoming:
         self._size_bytes = 0
 
     def add(self, piece: bytes) -> Failure | None:
-        """Take a piece; return the failure of an answer that is too long or too late."""
+        """Add a piece. Returns a failure if the answer is too long or too late."""
         self._pieces.append(piece)
         self._size_bytes += len(piece)
         now_s = time.monotonic()
@@ -142,15 +143,15 @@ class Incoming:
         return None
 
     def whole(self, status: int) -> Answer:
-        """Return the answer."""
+        """Return the complete answer."""
         return Answer(status, b"".join(self._pieces), self._where, self._begun_s, time.monotonic())
 
 
 class Line:
-    """State of a shell: the broker's current address, and the arguments of the library's calls."""
+    """State of a transport: the current broker address and the request parameters."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
-        """Begin; raise `ConfigurationError` for a time that no call can take."""
+        """Create the state; raise `ConfigurationError` if the timeout is out of range."""
         is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
         if not (is_number and 0 < timeout_s <= TIMEOUT_SECONDS_MAX):
             raise ConfigurationError(
@@ -161,11 +162,11 @@ class Line:
 
     @property
     def where(self) -> str:
-        """The address that requests go to."""
+        """The address that requests are sent to."""
         return self.broker.urls[self._turn % len(self.broker.urls)]
 
     def turn(self, reply: Reply, where: str) -> Reply:
-        """Go on to the next address if no connection could be made to `where`; return the reply."""
+        """Switch to the next address if the connection to `where` failed, and return the reply."""
         if not isinstance(reply, Failure) or reply.fault is not Fault.UNTAKEN:
             return reply
         if where == self.where:
@@ -174,11 +175,11 @@ class Line:
         return reply if proxy is None else replace(reply, reason=f"{reply.reason}, by {proxy.shown}")
 
     def seconds(self, request: Request) -> float:
-        """Return how long an answer may take."""
+        """Return the time limit for an answer in seconds."""
         return self.timeout_s + request.wait_s
 
     def arguments(self, httpx: Any, request: Request, where: str) -> dict[str, Any]:
-        """Return a request as the library takes it."""
+        """Return a request as arguments of the library."""
         seconds = self.seconds(request)
         return {
             "method": request.method,
@@ -190,7 +191,7 @@ class Line:
 
 
 class ThreadShell:
-    """Runs conversations in the calling thread; threads may share it."""
+    """Transport that runs operations in the calling thread. It can be shared between threads."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
         self._httpx, self._line = library(), Line(broker, timeout_s)
@@ -198,7 +199,7 @@ class ThreadShell:
         self._process = 0
 
     def run(self, steps: Steps[T]) -> T:
-        """Run a conversation to its end; return its value."""
+        """Run an operation and return its value."""
         reply: Reply | None = None
         while True:
             try:
@@ -213,7 +214,7 @@ class ThreadShell:
                 reply = self._ask(step)
 
     def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
+        """Close the connections. A later request opens new connections."""
         pool, self._pool = self._pool, None
         if pool is not None and self._process == os.getpid():
             pool.close()
@@ -242,7 +243,7 @@ class ThreadShell:
 
 
 class LoopShell:
-    """Runs conversations in an event loop."""
+    """Transport that runs operations in an event loop."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
         self._httpx, self._line = library(), Line(broker, timeout_s)
@@ -251,7 +252,7 @@ class LoopShell:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run a conversation to its end; return its value."""
+        """Run an operation and return its value."""
         reply: Reply | None = None
         while True:
             try:
@@ -266,13 +267,13 @@ class LoopShell:
                 reply = await self._ask(step)
 
     async def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
+        """Close the connections. A later request opens new connections."""
         pool, self._pool = self._pool, None
         if pool is not None and self._loop is asyncio.get_running_loop():
             await pool.aclose()
 
     async def wait_for_room(self) -> None:
-        """Wait until there is a connection for one more request, behind the requests that wait for one."""
+        """Wait until a connection is free for one more request. Requests are served in order of arrival."""
         async with self._room():
             pass
 
@@ -306,7 +307,7 @@ class LoopShell:
             return incoming.whole(answer.status_code)
 
     def _room(self) -> asyncio.Semaphore:
-        """Return what counts the requests under way in this loop; another loop's are left to it."""
+        """Return the semaphore that limits the concurrent requests of the current event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop, self._pool = asyncio.get_running_loop(), None
             self._free = asyncio.Semaphore(CONNECTIONS_MAX)

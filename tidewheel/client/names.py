@@ -1,8 +1,8 @@
-"""Names as an application gives them: topics, groups, keys and namespaces are texts.
+"""Validation of topic names, group names, keys and namespaces.
 
-A value of another type is refused, whether true or false: 0 and None would count as "not given", and a number
-in a query would look like the name of another timer. A group is a part of a path, where URLs give ".", ".."
-and a slash a meaning of their own. The broker judges the characters.
+A value that is not a str is refused, even if it is falsy. Otherwise 0 and None would be treated as missing,
+and a number in a query would match the timer with the same digits as its key. A group name is part of a URL
+path, where ".", ".." and the slash have a special meaning. The broker validates the characters.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _SHOWN_CHARACTERS = 80
 
 
 def text(value: object, field: str) -> str:
-    """Return a text; raise `ClientMistake` for a value of another type, with its `field`."""
+    """Return a str unchanged; raise `ClientMistake` with the field name for a value of another type."""
     if not isinstance(value, str):
         raise ClientMistake(f"{field} is {value!r:.{_SHOWN_CHARACTERS}}: give a text.")
     return value
 
 
 def namespace_of(value: object) -> str:
-    """Return a namespace; raise `ConfigurationError` for one that would reach into another."""
+    """Return a namespace; raise `ConfigurationError` if it is not a str or contains '%'."""
     if not isinstance(value, str) or "%" in value:
         raise ConfigurationError(
             f"namespace is {value!r:.{_SHOWN_CHARACTERS}}: give a text without '%', which ends a namespace."
@@ -31,7 +31,7 @@ def namespace_of(value: object) -> str:
 
 
 def in_path(group: object) -> str:
-    """Return a group's name as a part of a path; raise `ClientMistake` for one that no group can have."""
+    """Return a group name quoted for a URL path; raise `ClientMistake` if the name is invalid."""
     name = text(group, "group")
     if "/" in name or not name.strip("."):
         raise ClientMistake(

@@ -1,11 +1,12 @@
-"""One consumer at work: its receives, its messages in hand, their leases and their ends.
+"""Execution of one consumer: it receives messages, renews their leases, and ends them.
 
-`tidewheel.client.worker` has the rules.
+The rules are listed in `tidewheel.client.worker`.
 
     receive --> Held --+-- its lease is renewed ----------------+
                        +-- its lane runs the function --> end --+--> ended at the broker --> counted out
 
-A lane is one message, or those of a message group in order. All tasks of a consumer are in one TaskGroup.
+A lane is a single message, or the messages of one message group in order. All tasks of a consumer belong to
+one TaskGroup.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 RECEIVE_COUNT_MAX: Final = 32
 RENEWALS: Final = 3
-"""Renewals in the time of a lease."""
+"""Number of renewals per lease duration."""
 
 log = logging.getLogger("tidewheel.worker")
 
 
 class Hands:
-    """Bodies in hand, of all consumers of a worker.
+    """Total size of the message bodies that the consumers of a worker hold.
 
-    `have_room` has an event for each consumer, set when more may be asked for again; its consumer clears it.
+    `have_room` contains an event for each consumer. The event is set when the consumer may receive again, and
+    the consumer clears it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -51,15 +53,15 @@ class Hands:
 
     @property
     def are_full(self) -> bool:
-        """Whether nothing more may be asked for."""
+        """Whether the size limit has been reached."""
         return self._held_bytes >= self._bytes_max
 
     def take(self, message: Received) -> None:
-        """Count a message in."""
+        """Add the body size of a message."""
         self._held_bytes += len(message.bytes)
 
     def drop(self, message: Received) -> None:
-        """Count a message out."""
+        """Subtract the body size of a message."""
         were_full = self.are_full
         self._held_bytes -= len(message.bytes)
         if were_full and not self.are_full:
@@ -69,7 +71,7 @@ class Hands:
 
 @dataclass(slots=True)
 class Held:
-    """A message in hand: the renewal of its lease, and from `ended` on how it ends."""
+    """A message in progress and its lease renewal. `end` is the outcome, and is set together with `ended`."""
 
     message: Received
     end: End | None = None
@@ -78,7 +80,7 @@ class Held:
 
 
 class Running:
-    """One consumer at work."""
+    """Execution of one consumer."""
 
     def __init__(
         self,
@@ -99,9 +101,11 @@ class Running:
         self._name = f"{consumer.topic} of group {consumer.group}"
 
     async def run(self) -> TidewheelError | None:
-        """Receive and run until the worker stops; return when all messages in hand have ended.
+        """Receive and process messages until the worker stops.
 
-        A refusal that no wait can mend stops the worker and is returned.
+        Returns when all messages in progress have ended.
+
+        A permanent error stops the worker and is returned.
         """
         async with asyncio.TaskGroup() as tasks:
             while not self._stop.is_set():
@@ -116,7 +120,7 @@ class Running:
         return None
 
     async def _take_turn(self, tasks: asyncio.TaskGroup) -> None:
-        """Poll for a turn, when it has come."""
+        """Wait for a turn to poll, then poll."""
         turn = await unless(self._stop, self._turns.begin())
         if turn is None:
             return
@@ -127,7 +131,7 @@ class Running:
 
     @property
     def _free(self) -> int:
-        """How many messages may be asked for."""
+        """The number of messages that may be requested."""
         return 0 if self._hands.are_full else self._consumer.concurrency - self._count
 
     async def _wait_for_room(self) -> None:
@@ -135,9 +139,9 @@ class Running:
         await unless(self._stop, self._has_room.wait())
 
     async def _poll(self, turn: Turn, tasks: asyncio.TaskGroup) -> None:
-        """Receive and begin to run until a turn is over or the worker stops.
+        """Receive messages and start their functions until the turn is over or the worker stops.
 
-        A turn goes on while all slots are taken: quick functions free them within it.
+        A turn continues while all slots are occupied, because fast functions free slots during the turn.
         """
         while not self._stop.is_set() and (wait := turn.wait()) is not None:
             if self._free <= 0:
@@ -150,7 +154,10 @@ class Running:
                 tasks.create_task(self._run_lane([self._taken(one, tasks) for one in lane]))
 
     def _goes_on(self, message: Received) -> bool:
-        """Return whether a message is in hand already; if so, it takes over the new lease."""
+        """Return whether a message is already in progress.
+
+        In that case the message in progress takes over the new lease.
+        """
         held = self._in_hand.get(message.place)
         if held is None or held.renewal is None:
             return False
@@ -162,7 +169,7 @@ class Running:
         return False
 
     def _taken(self, message: Received, tasks: asyncio.TaskGroup) -> Held:
-        """Count a message in, and begin to renew its lease."""
+        """Register a message and start to renew its lease."""
         self._count += 1
         self._hands.take(message)
         held = self._in_hand[message.place] = Held(message)
@@ -170,7 +177,7 @@ class Running:
         return held
 
     async def _received(self, client: AsyncClient, wait: timedelta) -> list[Received]:
-        """Return messages for the free slots; none if none come, or the worker stops."""
+        """Return messages for the free slots. The list is empty if no message arrives or the worker stops."""
         one = self._consumer
         receive = partial(
             client.receive,
@@ -186,7 +193,10 @@ class Running:
         return [message.bound(self._client.run) for message in found]
 
     async def _patiently(self, receive: Callable[[], Awaitable[list[Received]]]) -> list[Received]:
-        """Receive, behind the ends that wait; after a failure that may pass, pause and return nothing."""
+        """Receive messages after pending acknowledgements have been sent.
+
+        After a transient error, pause and return an empty list.
+        """
         await self._client.wait_for_room()
         try:
             found = await receive()
@@ -199,7 +209,10 @@ class Running:
         return found
 
     async def _run_lane(self, lane: list[Held]) -> None:
-        """Run messages one after the other; give back those after one that was not acknowledged."""
+        """Process messages in order.
+
+        If a message is not acknowledged, the remaining messages are returned to the broker.
+        """
         is_open = True
         for held in lane:
             try:
@@ -212,7 +225,7 @@ class Running:
                 self._drop(held)
 
     def _drop(self, held: Held) -> None:
-        """Count a message out."""
+        """Unregister a message."""
         self._count -= 1
         self._has_room.set()
         self._hands.drop(held.message)
@@ -220,7 +233,7 @@ class Running:
             del self._in_hand[held.message.place]
 
     async def _run_one(self, held: Held) -> bool:
-        """Run the function for a message, and end the message; return whether it was acknowledged."""
+        """Run the function for a message and end the message. Returns whether the message was acknowledged."""
         one, message = self._consumer, held.message
         end: End = Ack()
         try:
@@ -241,7 +254,10 @@ class Running:
         return await self._end(held, end) and isinstance(end, Ack)
 
     async def _call(self, arguments: tuple[Any, ...]) -> BaseException | None:
-        """Run the function; return what it raised in a thread, raise what it raised in the loop."""
+        """Run the function.
+
+        An exception from a thread is returned; an exception from the event loop is raised.
+        """
         function = self._consumer.function
         if inspect.iscoroutinefunction(function):
             async with asyncio.timeout(self._consumer.longest_s):
@@ -250,13 +266,17 @@ class Running:
         context = contextvars.copy_context()
         called = partial(context.run, caught, function, arguments)
         result, raised = await asyncio.get_running_loop().run_in_executor(self._threads, called)
-        if inspect.isawaitable(result):  # of a callable that does not say so
+        # the result of a callable that is not declared as a coroutine function
+        if inspect.isawaitable(result):
             async with asyncio.timeout(self._consumer.longest_s):
                 await result
         return raised
 
     async def _end(self, held: Held, end: End) -> bool:
-        """End a message; return whether the broker has it so. One that it has not comes again."""
+        """End a message and return whether the broker confirmed it.
+
+        An unconfirmed message is delivered again.
+        """
         held.end = end
         held.ended.set()
         if held.renewal is not None:
@@ -306,7 +326,7 @@ class Running:
                 return
 
     async def _renew(self, held: Held) -> None:
-        """Renew a lease until its message has ended; one that was lost may be replaced (`_goes_on`)."""
+        """Renew a lease until the message has ended. A lost lease may be replaced (`_goes_on`)."""
         one, message, lost = self._consumer, held.message, ""
         clock_s = asyncio.get_running_loop().time
         ends_s = clock_s() + one.longest_s
@@ -332,9 +352,10 @@ class Running:
 def caught(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, None] | tuple[None, BaseException]:
-    """Run a function in its thread; return its result and what it raised.
+    """Run a function in the current thread. Returns its result and the exception that it raised.
 
-    As values, since a future carries no StopIteration, and SystemExit in one ends the loop.
+    The exception is returned as a value, because a future cannot carry StopIteration, and SystemExit in a
+    future ends the event loop.
     """
     try:
         return function(*arguments), None
@@ -343,9 +364,9 @@ def caught(
 
 
 def is_for_the_loop(error: BaseException) -> bool:
-    """Return whether an exception ends the running task, rather than the message of its function.
+    """Return whether an exception ends the current task instead of only the message.
 
-    That is its cancellation (not that of something that it awaits), its end with the loop, and Ctrl-C.
+    These exceptions are a cancellation of the task itself, GeneratorExit, and KeyboardInterrupt.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -354,7 +375,7 @@ def is_for_the_loop(error: BaseException) -> bool:
 
 
 def lanes(messages: Iterable[Received]) -> list[list[Received]]:
-    """Return messages in lists; each list is run in order: the messages of a message group."""
+    """Group messages into lanes. The messages of a message group share a lane and are processed in order."""
     found: dict[str, list[Received]] = {}
     for one in messages:
         found.setdefault(f"group {one.group}" if one.group else f"message {one.id}", []).append(one)

@@ -1,8 +1,8 @@
-"""Spans and moments as an application gives them, in milliseconds as the broker takes them.
+"""Conversion of time spans and datetimes to milliseconds.
 
-A span is a text with units ("500ms", "30s", "1h30m", "2d") or a timedelta. A moment is a datetime with a
-zone. A number is refused, bare or as a text: libraries differ in whether 30 is seconds or milliseconds. Parts
-of a millisecond are rounded up, so that nothing is due before its time.
+A time span is a text with units ("500ms", "30s", "1h30m", "2d") or a timedelta. A point in time is a
+timezone-aware datetime. A number without a unit is refused, because libraries differ in whether 30 means
+seconds or milliseconds. Fractions of a millisecond are rounded up, so that no message is due before its time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 MOMENT_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 SPAN_MS_MAX: Final = 10**15
-"""Some 31,000 years: the broker's own limits are lower."""
+"""About 31,000 years. The broker's limits are lower."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 _WAYS: Final = "write it as '500ms', '30s', '1h30m' or '2d', or as a timedelta"
 
 
 def span_ms(span: Span, field: str) -> int:
-    """Return a span in milliseconds; `field` names it in the error.
+    """Return a time span in milliseconds. `field` is the name used in error messages.
 
     Raises:
-        ClientMistake: for a number, a negative or an unreadable span.
+        ClientMistake: If the span is a number, negative, or unreadable.
     """
     if isinstance(span, timedelta):
         count_ms = _whole_ms(span)
@@ -47,7 +47,7 @@ def span_ms(span: Span, field: str) -> int:
 
 
 def span_text(span: Span, field: str) -> str:
-    """Return a span as a request has it, with its unit; raise `ClientMistake` as `span_ms` does."""
+    """Return a time span with its unit, as used in requests. Raises `ClientMistake` as `span_ms` does."""
     return f"{span_ms(span, field)}ms"
 
 
@@ -65,10 +65,10 @@ def _written_ms(span: str, field: str) -> int:
 
 
 def moment_ms(moment: datetime, field: str) -> int:
-    """Return a moment in milliseconds since 1970; `field` names it in the error.
+    """Return a datetime in milliseconds since 1970. `field` is the name used in error messages.
 
     Raises:
-        ClientMistake: for anything but a datetime with a zone, from 1970 on.
+        ClientMistake: If the value is not a timezone-aware datetime, or is before 1970.
     """
     if not isinstance(moment, datetime):
         raise ClientMistake(f"{field} is a {type(moment).__name__}: it is a moment, a datetime with a zone.")
@@ -83,5 +83,8 @@ def moment_ms(moment: datetime, field: str) -> int:
 
 
 def moment_of(count_ms: int) -> datetime:
-    """Return a time of the broker, in milliseconds since 1970, as a datetime in UTC; at most the last."""
+    """Return milliseconds since 1970 as a datetime in UTC.
+
+    Values beyond the range of datetime are clamped to its maximum.
+    """
     return EPOCH + timedelta(milliseconds=min(count_ms, MOMENT_MS_MAX))

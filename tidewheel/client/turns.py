@@ -1,18 +1,19 @@
-"""Turns of a worker's consumers to have a long poll open: so many at once, for any number of consumers.
+"""Limit on the open long polls of a worker. Consumers beyond the limit take turns.
 
     consumer with a free slot --> waits for a turn --> polls until it is over --> the next consumer's turn
                               --> where there are turns for all, keeps its own
 
 Rules
-1. Turns are given in the order in which consumers asked for them. With more consumers than turns each lasts
-   `polls_max / POLLS_PER_S` seconds, on a busy topic and on a silent one, so that none starves another.
-2. Where there are turns for all, each consumer keeps its own, and a poll waits WAIT_S at the broker.
-3. The polls of POLLS_PER_POOL turns share a pool of connections. The library looks at all connections of a
-   pool at each request: one pool for all would cost each request as much as there are topics.
+1. Turns are granted in order of request. If there are more consumers than turns, each turn lasts `polls_max /
+   POLLS_PER_S` seconds, regardless of whether its topic is busy, so that all consumers are served.
+2. If there are enough turns for all consumers, each consumer keeps its turn, and a poll waits for `WAIT_S`
+   seconds at the broker.
+3. The polls of `POLLS_PER_POOL` turns share a connection pool. The library scans all connections of a pool
+   for each request, so with a single pool the cost of a request would grow with the number of topics.
 
-Cost: `polls_max` connections, and POLLS_PER_S requests a second while nothing comes (some 2 ms of processor
-each). A message waits up to `ceil(consumers / polls_max) - 1` turns before its topic is asked about: with
-`polls_max` of 200, 4 s at 500 consumers and 18 s at 2,000.
+Cost: The worker opens up to `polls_max` connections and sends `POLLS_PER_S` requests per second while no
+messages arrive (about 2 ms of CPU time each). A message waits up to `ceil(consumers / polls_max) - 1` turns
+before its topic is polled. With a `polls_max` of 200, this is 4 s for 500 consumers and 18 s for 2,000.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ if TYPE_CHECKING:
 
 POLLS_PER_S: Final = 100
 WAIT_S: Final = 20.0
-"""The longest wait that a broker takes."""
+"""The maximum wait time that a broker accepts."""
 POLLS_PER_POOL: Final = 25
 
 
 @dataclass(slots=True)
 class Turn:
-    """A turn: the client to poll by, and until when, by the loop's clock."""
+    """A turn: the client to poll with, and the end time on the event loop's clock."""
 
     place: int
     client: AsyncClient
     ends_s: float
 
     def wait(self) -> timedelta | None:
-        """Return how long a poll may wait now; None when the turn is over."""
+        """Return the wait time for the next poll, or None if the turn is over."""
         left_s = min(self.ends_s - asyncio.get_running_loop().time(), WAIT_S)
         return timedelta(seconds=left_s) if left_s >= 0.001 else None
 
 
 class Turns:
-    """The turns of `consumers` consumers, `polls_max` at once; `connect` opens a client for a pool."""
+    """Turns of `consumers` consumers, at most `polls_max` at a time. `connect` opens the client of a pool."""
 
     def __init__(self, consumers: int, polls_max: int, connect: Callable[[], AsyncClient]) -> None:
         self._connect, self._consumers, self._polls_max = connect, consumers, polls_max
@@ -60,11 +61,13 @@ class Turns:
 
     @property
     def latest_s(self) -> float:
-        """How long a message may wait before its topic is asked about, where requests take no time."""
+        """The maximum time before the topic of a new message is polled, not counting the time of the
+        requests.
+        """
         return (-(-self._consumers // self._polls_max) - 1) * self._turn_s if self._are_shared else 0.0
 
     async def begin(self) -> Turn:
-        """Wait for a turn and return it; `end` gives it to the next."""
+        """Wait for a turn and return it. The turn must be returned with `end`."""
         place = self._free.pop() if self._free else await self._next()
         pool = place // POLLS_PER_POOL
         if pool not in self._clients:
@@ -73,9 +76,10 @@ class Turns:
         return Turn(place, self._clients[pool], ends_s)
 
     def end(self, turn: Turn) -> None:
-        """Give a turn to the consumer that has waited longest.
+        """Pass a turn to the consumer that has waited longest.
 
-        At once: an asyncio.Queue only wakes that one, and who asks before it runs goes first.
+        The turn is assigned immediately. An asyncio.Queue would only wake the waiting consumer, and a
+        consumer that runs earlier could take the turn.
         """
         self._give(turn.place)
 

@@ -1,4 +1,4 @@
-"""Values of the client's calls: messages to send, receipts, verdicts, deliveries."""
+"""Values of the client API: messages, receipts, verdicts, and deliveries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """The truth about a timer, as the broker's log has it.
+    """The state of a timer, according to the broker's log.
 
-    TOO_LATE: it was delivered before. ALREADY: it was cancelled, or replaced by a newer one, before.
-    FORGOTTEN: it ended before the kept history. PENDING is said by `get` alone.
+    TOO_LATE: the timer had already been delivered. ALREADY: the timer had already been cancelled or replaced.
+    FORGOTTEN: the timer ended before the retained history. Only `get` returns PENDING.
     """
 
     PENDING = "PENDING"
@@ -36,10 +36,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimerResult:
-    """Verdict on a timer; true if the timer is now as the call asked, and of `get` while it is pending.
+    """The result of a timer operation. It is true if the timer is in the requested state.
 
-    A cancel that finds the timer cancelled before (ALREADY) is true, too. `due` is the due time before the
-    call, `at` when the timer ended, or of MOVED its new due time. Unknown values are None.
+    For `get`, it is true if the timer is pending.
+
+    Cancelling a timer that is already cancelled (ALREADY) is also true. `due` is the due time before the
+    call. `at` is the time when the timer ended; for MOVED, it is the new due time. Unknown values are None.
     """
 
     verdict: Verdict
@@ -48,7 +50,7 @@ class TimerResult:
     due: datetime | None = None
     at: datetime | None = None
     offset: int | None = None
-    """Log offset of the timer's end."""
+    """Log offset of the record that ended the timer."""
     body: bytes | None = None
     """Body of a pending timer."""
 
@@ -58,20 +60,23 @@ class TimerResult:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that is on the broker's disk. `handle` recalls a delayed one, and is empty otherwise."""
+    """Receipt for a message that has been written to the broker's disk.
+
+    For a delayed message, `handle` is the handle to recall it; otherwise it is empty.
+    """
 
     id: str
     topic: str
     offset: int
     handle: str = ""
     verdict: TimerResult | None = None
-    """Of the verb that the message carries, if it does."""
+    """The verdict on the attached timer operation, if there is one."""
     replaced: int | None = None
-    """Log offset of the pending timer with the same key whose place this one took, if it took one."""
+    """Log offset of the pending timer that this message replaced, or None."""
 
 
 class SendOptions(TypedDict, total=False):
-    """Keywords of `send`; `NewMessage` has their meanings."""
+    """Keyword arguments of `send`, as described in `NewMessage`."""
 
     delay: Span | None
     at: datetime | None
@@ -89,27 +94,30 @@ class SendOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to send: at once, after `delay`, or `at` a moment."""
+    """A message to send immediately, after `delay`, or `at` a datetime."""
 
     topic: str
     body: Body
     delay: Span | None = None
     at: datetime | None = None
     key: str = ""
-    """Names a delayed message in its topic: a later one with this key replaces it."""
+    """Identifies a delayed message in its topic. A later message with the same key replaces it."""
     unique: bool = False
-    """A pending message with the same key is not replaced: this one is refused."""
+    """If set, the message is refused when a message with the same key is pending."""
     group: str = ""
-    """Message group: the messages of a group are consumed in order."""
+    """Message group. Messages of the same group are consumed in order."""
     tag: str = ""
     keys: Iterable[str] = ()
-    """Message keys, by which the message is found."""
+    """Message keys, which can be used to look up the message."""
     properties: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str = ""
-    """Becomes the message's id: the same content under it is stored once within 30 s, delayed within ten
-    minutes."""
+    """Used as the message id.
+
+    A message with the same key and content is stored only once within 30 s, or within 10 minutes if it is
+    delayed.
+    """
     cancel: Timer[Any] | None = None
-    """A timer to cancel in the same record of the log; `Sent.verdict` is the result."""
+    """A timer to cancel in the same log record. The result is in `Sent.verdict`."""
     move: tuple[Timer[Any], Span | datetime] | None = None
     fire: Timer[Any] | None = None
 
@@ -126,13 +134,13 @@ class SomeRefused(TidewheelError):
     code = "TW-281"
 
     def __init__(self, detail: str, results: Sequence[Sent | TidewheelError] = ()) -> None:
-        """Begin; `results` has a receipt or an error for each message, in order."""
+        """Create the error. `results` contains a receipt or an error for each message, in order."""
         super().__init__(detail)
         self.results = list(results)
 
     @classmethod
     def of(cls, results: Sequence[Sent | TidewheelError]) -> SomeRefused:
-        """Return the error for results of which one at least is an error."""
+        """Return the error for results that contain at least one error."""
         refused = [(number, one) for number, one in enumerate(results) if isinstance(one, TidewheelError)]
         number, first = refused[0]
         detail = (
@@ -144,7 +152,7 @@ class SomeRefused(TidewheelError):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A leased message as the broker gives it out."""
+    """A leased message as delivered by the broker."""
 
     id: str
     topic: str

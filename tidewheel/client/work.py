@@ -1,7 +1,7 @@
-"""`python -m tidewheel.client.work MODULE:NAME`: run a worker; `tidewheel work` is this.
+"""Implementation of the command `tidewheel work` (`python -m tidewheel.client.work MODULE:NAME`).
 
-The module is imported as an application's own: the current folder is the first on the path, and the broker's
-packages are not on it. Exit codes are those of the commands (`services.cli.main`).
+The worker module is imported as part of the application: the current directory is first on the import path,
+and the broker's packages are not on it. The exit codes are those of the commands (`services.cli.main`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("tidewheel.worker")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the worker that the arguments name until it is stopped; print an error as one line."""
+    """Run the worker given by the arguments until it is stopped. An error is printed as one line."""
     parser = argparse.ArgumentParser("tidewheel work")
     parser.add_argument("worker", metavar="MODULE:NAME")
     parser.add_argument("--concurrency", type=int, default=None)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter((OnTerminal if sys.stderr.isatty() else logging.Formatter)(LOG_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name in LIBRARIES:  # each writes a line for each request
+    for name in LIBRARIES:  # the library logs each request at level INFO
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         worker = found(given.worker)
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 class OnTerminal(logging.Formatter):
-    """Writes out what is not printable: an error may quote a body, which is a stranger's.
+    """Escapes nonprintable characters, because an error message may quote an untrusted body.
 
-    A message is one line; lines of a traceback are set in, so that none is taken for a message.
+    A message is one line. Traceback lines are indented, so that they cannot be mistaken for messages.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 # of logging
@@ -66,7 +66,7 @@ class OnTerminal(logging.Formatter):
         return one_line(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 # of logging
-        """Return a traceback, set in."""
+        """Return an indented traceback."""
         return "\n".join(f"  {one_line(line)}" for line in super().formatException(ei).split("\n"))
 
 
@@ -79,7 +79,7 @@ class Unimportable(ConfigurationError):
 
 
 def own_lines(error: Exception) -> str:
-    """Return the traceback of an import, without the lines of the machinery around it."""
+    """Return the traceback of a failed import, without the frames of the import machinery."""
     told = traceback.TracebackException.from_exception(error)
     foreign = (__file__, importlib.__file__, "<frozen ")
     frames = [one for one in told.stack if not one.filename.startswith(foreign)]
@@ -88,7 +88,7 @@ def own_lines(error: Exception) -> str:
 
 
 def found(target: str) -> Worker:
-    """Import MODULE:NAME and return the worker there; raise `ConfigurationError`."""
+    """Import MODULE:NAME and return the worker; raise `ConfigurationError`."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ConfigurationError(f"{target!r} is no worker: write MODULE:NAME, such as shop.messages:worker.")
@@ -102,7 +102,10 @@ def found(target: str) -> Worker:
 
 
 def imported(name: str) -> ModuleType:
-    """Import a module; raise `ConfigurationError` if it is missing, `Unimportable` if its code fails."""
+    """Import a module.
+
+    Raises `ConfigurationError` if the module is missing, and `Unimportable` if its code fails.
+    """
     if not all(name.split(".")):
         raise no_module(name)
     try:
@@ -118,12 +121,12 @@ def imported(name: str) -> ModuleType:
 
 
 def no_module(name: str) -> ConfigurationError:
-    """Return the error for a module that is nowhere."""
+    """Return the error for a missing module."""
     return ConfigurationError(f"There is no module {name!r} in {os.getcwd()}, nor on the path of Python.")
 
 
 def set_concurrency(worker: Worker, concurrency: int) -> None:
-    """Set how many messages each consumer runs at once; raise `ConfigurationError`."""
+    """Set the concurrency of each consumer; raise `ConfigurationError`."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise ConfigurationError(f"--concurrency is {concurrency}: give 1 to {CONCURRENCY_MAX}.")
     worker.consumers[:] = [replace(one, concurrency=concurrency) for one in worker.consumers]

@@ -1,4 +1,4 @@
-"""A worker: runs functions for messages, and ends each message by the outcome of its function.
+"""A worker, which runs functions for messages and ends each message according to the outcome.
 
     worker = Worker(Client())
 
@@ -14,25 +14,26 @@
     received, and the worker stops --> given back
 
 Rules
-1. A lease is renewed at each third of it, from the receive until the message is ended, for `longest` at most.
-   An end waits for a renewal under way: the renewal voids the handle.
-2. Messages of a message group are run one after the other, in order. After one that was not acknowledged
-   the rest of its run is given back: the broker gives out that message first.
-3. A consumer asks for as many messages as it has free slots, so nothing waits here but a run's rest. The
-   worker asks for nothing while it holds `bytes_max`.
-4. At SIGTERM or Ctrl-C open receives are cut off, which releases their leases; running functions end,
-   and their messages are ended. A second signal ends the process at once.
-5. A broker that is gone or busy is asked again, and each end of a message for as long as its lease. Anything
-   else that it refuses (a right, a name) stops the worker with that error.
-6. A message that comes again while it is in hand (its broker was restarted, its lease was lost) goes on with
-   the new lease; its function is not run twice at once.
+1. A lease is renewed three times per lease duration, from the receive until the message is ended, for at most
+   `longest`. A message is ended only after a pending renewal has completed, because the renewal invalidates
+   the receipt handle.
+2. Messages of a message group are processed in order. If a message is not acknowledged, the later messages of
+   its lane are returned to the broker, which delivers the failed message first.
+3. A consumer requests only as many messages as it has free slots, so only messages of a message group wait in
+   the worker. The worker requests no messages while it holds `bytes_max` bytes of bodies.
+4. At SIGTERM or Ctrl-C, open receives are cancelled, which releases their leases. Running functions are
+   completed and their messages are ended. A second signal ends the process immediately.
+5. If the broker is unreachable or busy, receives are repeated, and the end of a message is repeated for the
+   duration of its lease. Any other error of the broker, such as a missing permission, stops the worker.
+6. If a message is delivered again while it is in progress, for example after a broker restart or a lost
+   lease, the worker continues with the new lease and does not run the function twice at the same time.
 7. A function is run at least once for each message, not exactly once (`tidewheel.idempotence`).
 
 8. Consumers beyond `polls_max` take turns (`tidewheel.client.turns`).
 
-Cost: a long poll for each consumer, up to `polls_max`; ends that come while an acknowledgement is under way
-share the next. A request costs the same whether there is one consumer or thousands.
-Weak spot: a thread cannot be cancelled. A function that hangs in one keeps its slot, and the process alive
+Cost: each consumer has an open long poll, up to `polls_max` in total. Acknowledgements that arrive during a
+call share the next call. The cost of a request does not depend on the number of consumers. Weak spot: a
+thread cannot be cancelled. A function that hangs in a thread occupies its slot, and keeps the process alive
 until a second signal.
 """
 
@@ -71,21 +72,25 @@ LONGEST: Final = "1h"
 BYTES_MAX: Final = 64 * 1024 * 1024
 POLLS_MAX: Final = 200
 POLLS_MAX_MAX: Final = 1_000
-"""A broker has 1,152 long polls for one address; a follower passes 256 calls on at once."""
+"""A broker accepts 1,152 long polls from one address, and a follower forwards at most 256 calls at a time."""
 THREADS_MAX: Final = 1_000
-"""Threads for functions, of all consumers; a message beyond waits for one, its lease renewed."""
+"""Maximum number of threads, shared by all consumers.
+
+Further messages wait for a thread while their leases are renewed.
+"""
 
 log = logging.getLogger("tidewheel.worker")
 
 
 class Worker:
-    """Consumers of one broker; `client` says which, as `Client()` does without one.
+    """Consumers of one broker. The default `client` is `Client()`.
 
-    `bytes_max` bounds the bodies in hand, but for the answers under way (8 MiB each). `polls_max` bounds the
-    long polls that are open; more consumers than that take turns (`tidewheel.client.turns`).
+    `bytes_max` limits the total size of the bodies in progress, not counting answers in transit (8 MiB each).
+    `polls_max` limits the number of open long polls. If there are more consumers, they take turns
+    (`tidewheel.client.turns`).
 
     Raises:
-        ConfigurationError: for a `polls_max` out of range.
+        ConfigurationError: If `polls_max` is out of range.
     """
 
     def __init__(
@@ -117,17 +122,20 @@ class Worker:
         filter: str = "",  # noqa: A002 # the word of the HTTP interface
         sql: str = "",
     ) -> Callable[[Function], Function]:
-        """Return a decorator: the function is run for each message of a topic that the group gets.
+        """Return a decorator that registers a function for the messages that a group receives from a topic.
 
-        It gets the `Message`; with a `model` the body as that type, and the message if it has a second
-        parameter. A return acknowledges. An exception has it come again after `retry`'s pause, without one
-        as the group's policy says; one of `dead_on`, or a body that does not fit the model, makes it a dead
-        letter. An `async def` runs in the loop, any other function in a thread.
+        The function is called with the `Message`. With a `model`, it is called with the body as that type,
+        and also with the message if it has a second parameter. If the function returns, the message is
+        acknowledged. If the function raises an exception, the message is redelivered after the delay set by
+        `retry` or, by default, the group's policy. An exception listed in `dead_on`, or a body that does not
+        match the model, makes the message a dead letter. An `async def` function runs in the event loop.
+        Other functions run in a thread.
 
         Raises:
-            ConfigurationError: for a concurrency out of range, or a `dead_on` that is no exception.
-            ClientMistake: for an unreadable span.
-            LibraryMissing: for a model without pydantic.
+            ConfigurationError: If the concurrency is out of range, or `dead_on` contains a value that is not
+                an exception class.
+            ClientMistake: If a time span is invalid.
+            LibraryMissing: If a model is given and pydantic is not installed.
         """
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ConfigurationError(f"concurrency is {concurrency}: give 1 to {CONCURRENCY_MAX}.")
@@ -153,11 +161,11 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Consume until SIGTERM or Ctrl-C; finish running functions.
+        """Process messages until SIGTERM or Ctrl-C, then wait for running functions.
 
         Raises:
-            ConfigurationError: when there is no consumer.
-            TidewheelError: a refusal that no wait can mend.
+            ConfigurationError: If no consumer is registered.
+            TidewheelError: If the broker returns a permanent error.
         """
         asyncio.run(self._run())
 
@@ -167,7 +175,7 @@ class Worker:
             await self.run_until(stop)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Consume in this loop until an event is set; raise the same."""
+        """Process messages in the current event loop until an event is set. Raises the errors of `run`."""
         if not self.consumers:
             raise ConfigurationError("The worker has no consumer: decorate a function with @worker.consume.")
         client = for_another_loop(self._client)
@@ -195,10 +203,10 @@ class Worker:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set an event at the first SIGTERM, SIGINT or SIGHUP; let the second end the process.
+    """Set an event at the first SIGTERM, SIGINT or SIGHUP. The second signal ends the process.
 
-    By the system's own action: KeyboardInterrupt would wait at the exit for a thread that hangs. A SIGHUP
-    that is ignored, as under `nohup`, stays so.
+    The second signal has its default action: KeyboardInterrupt would wait at exit for a thread that hangs. If
+    SIGHUP is ignored, as under `nohup`, it remains ignored.
     """
     loop, all_three = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     signals = [one for one in all_three if signal.getsignal(one) is not signal.SIG_IGN]
@@ -207,7 +215,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         return
 
     def set_once() -> None:
-        for one in signals:  # before the log line, which a second signal may follow at once
+        for one in signals:  # before the log message, because a second signal may follow immediately
             loop.remove_signal_handler(one)
             signal.signal(one, signal.SIG_DFL)
         stop.set()
