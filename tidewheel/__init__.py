@@ -1,13 +1,14 @@
-"""What runs in a user's own process: the client, the barrier, the outbox, the guard, the pytest plugin.
+"""Client library for user processes: client, barrier, outbox, idempotence guard, and pytest plugin.
 
     from tidewheel import Barrier
 
 Rules:
-1. This is the only name that an installation adds to a user's imports. The broker's packages (`services`,
-   `commitlog`, ...) lie in the folder `broker` of this package and are importable in its own processes only.
-2. Nothing here imports them: this package goes to the broker over its ports.
-3. A name is imported when it is first used, so `import tidewheel` costs nothing and needs no library. A
-   library that is not installed is `LibraryMissing`, with the pip command that brings it.
+1. An installation adds only this package to the import path of the user. The broker's packages (`services`,
+   `commitlog`, ...) are in the folder `broker` of this package and can be imported only in the broker's own
+   processes.
+2. This package never imports them and communicates with the broker over the network.
+3. Names are imported on first use, so `import tidewheel` is fast and requires no library. If a required
+   library is not installed, `LibraryMissing` is raised with the pip command to install it.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ HOME_OF = {
     "outbox_sql": "outbox",
     "Tidewheel": "testing.kit",
 }
-"""The module of each name that is imported when it is first used."""
+"""Maps each lazily imported name to its module."""
 MODULES = ("errors", "idempotence", "outbox")
 
-__all__ = [*HOME_OF, *MODULES]  # strings, all of them
+__all__ = [*HOME_OF, *MODULES]  # contains only strings
 
 
 def __getattr__(name: str) -> Any:

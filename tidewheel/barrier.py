@@ -12,31 +12,36 @@ async_sessionmaker(async_engine))`, an AsyncClient, and the `async_` variants of
 official producer replaces the client, with its own messages and the barrier as its checker:
 `Producer(configuration, ["order-created"], barrier)`.
 
-The idea: the first statement of the user's transaction inserts the ids of the half messages into
-`tidewheel_barrier`. These rows exist exactly if the user's rows do, so a check-back is one lookup.
+Principle: the first statement of the user's transaction inserts the ids of the half messages into
+`tidewheel_barrier`. These rows exist if and only if the user's rows exist, so a transaction check-back
+requires one lookup.
 
 Rules:
-1. Order: halves, their rows, the user's statements, the database commit, the ends of the halves.
-2. Only the table decides. After any failure (of the user's code, a statement, or the commit, whose reply may
-   be lost) each half is ended by the table, not by the exception.
-3. For a message without a row, the check-back inserts the row as ROLLED_BACK: the fence. Both inserts have
-   the same primary key, so a transaction later than the fence fails with `TransactionEnded` instead of
-   committing rows without a message. Several ids are one statement: a fence for one refuses all.
-4. The fence waits for locks at most `FENCE_LOCK_MS`. After a lock timeout, or with the database unreachable,
-   the answer is UNKNOWN; the half stays open and the broker repeats the check-back.
-5. After the database commit, a failure to reach the broker is logged, not raised; the check-back commits the
-   half.
-6. A half carries the name of its database (`tidewheel_database`). A barrier answers UNKNOWN for another name,
-   or for none. The broker then asks the next producer of the topic, so services may share topics.
-7. Check-backs end after a limited time (by default, 55 minutes). A block longer than `longest_s` is rolled
-   back before its commit, because its message may have expired.
-8. Refused before the first half is sent: a session or connection already in a transaction, an engine in
-   autocommit mode, a topic over HTTP without `answering` in this process. A connection in autocommit mode, be
-   it one of a pool's, is refused before the first row.
+1. A transaction sends the half messages, inserts their rows, runs the user's statements, commits the database
+   transaction, and then ends the half messages.
+2. The table alone determines the outcome. After any failure (in the user's code, a statement, or the commit,
+   whose reply may be lost), each half message is ended according to the table, not according to the
+   exception.
+3. If a message has no row, the check-back inserts a row with the outcome ROLLED_BACK, called the fence. Both
+   inserts use the same primary key, so a transaction that runs after the fence fails with `TransactionEnded`
+   and does not commit rows without a message. Several ids are inserted by one statement, so a fence for one
+   message rejects all of them.
+4. The fence insert waits for locks for at most `FENCE_LOCK_MS`. After a lock timeout, or if the database is
+   unreachable, the answer is UNKNOWN. The half message stays open and the broker repeats the check-back.
+5. After the database commit, a failure to reach the broker is logged and not raised. The check-back then
+   commits the half message.
+6. A half message contains the name of its database (`tidewheel_database`). A barrier answers UNKNOWN for a
+   different name or a missing name. The broker then sends the check-back to another producer of the topic, so
+   several services can share a topic.
+7. Check-backs end after a limited time (55 minutes by default). A block that takes longer than `longest_s` is
+   rolled back instead of committed, because its message may have expired.
+8. The following cases are refused before the first half message is sent: a session or connection that is
+   already in a transaction, an engine in autocommit mode, and a topic over HTTP without `answering` in this
+   process. A pooled connection in autocommit mode is refused before the first row is inserted.
 
-Cost: one insert of about 100 bytes per message, in the user's transaction, and but for PostgreSQL one query
-of no table; one primary-key read per check-back. Rows may be deleted (`forget`) once their halves have ended
-or expired.
+Cost: one insert of about 100 bytes per message in the user's transaction, and one primary-key read per
+check-back. Databases other than PostgreSQL also run one query without a table. Rows may be deleted (`forget`)
+after their half messages have ended or expired.
 """
 
 from __future__ import annotations
@@ -119,11 +124,11 @@ log = logging.getLogger(__name__)
 
 
 class Barrier:
-    """The barrier of one database; official producers take it as their checker.
+    """The barrier of one database. It can be used as the checker of an official producer.
 
     Raises:
-        UnknownChoice: for any other database; the fence's lock timeout is not portable.
-        ConfigurationError: when the asynchronous sessions use another database.
+        UnknownChoice: If the database is not supported. The lock timeout of the fence is not portable.
+        ConfigurationError: If the asynchronous sessions use a different database.
     """
 
     def __init__(
@@ -144,28 +149,31 @@ class Barrier:
         self._database = ""
         self._found_async_fit = False
         self._answered = Counter[str]()
-        """Number of open `answering` blocks by topic (wire name)."""
+        """The number of open `answering` blocks per topic. Keys include the namespace prefix."""
         if async_sessions is not None:
             refuse_no_async_factory(async_sessions)
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
     def create_table(self) -> None:
-        """Create the barrier's tables where they are missing.
+        """Create the barrier's tables if they do not exist.
 
         Raises:
-            ConfigurationError: when one is there of an older version, or unfit in MySQL.
+            ConfigurationError: If an existing table is outdated, or has an unsuitable engine or collation in
+                MySQL.
         """
         create_tables(self._engine, metadata, REMEDY)
 
     @contextmanager
     def answering(self, client: Client, *topics: str) -> Iterator[None]:
-        """Answer check-backs of topics in a thread, as long as the block is open.
+        """Answer check-backs of topics in a thread while the block is open.
 
-        Keep it open for the life of the service: it also answers for halves of processes that died.
+        Keep the block open for the lifetime of the service. It also answers for half messages of processes
+        that have crashed.
 
         Raises:
-            ConfigurationError: without a topic, or for an AsyncClient.
-            TidewheelError: a refusal by the broker: an illegal topic, a missing right.
+            ConfigurationError: If no topic is given, or the client is an AsyncClient.
+            TidewheelError: If the broker refuses the call because of an illegal topic or a missing
+                permission.
         """
         if not isinstance(client, Client):
             raise ConfigurationError(
@@ -178,7 +186,7 @@ class Barrier:
 
     @asynccontextmanager
     async def async_answering(self, client: AsyncClient, *topics: str) -> AsyncIterator[None]:
-        """Answer check-backs in tasks of this loop; raise as `answering` does."""
+        """Answer check-backs in tasks of the current event loop. Raises the errors of `answering`."""
         if not isinstance(client, AsyncClient):
             raise ConfigurationError(
                 f"barrier.async_answering takes an AsyncClient, and this is {kind_of(client)}. "
@@ -200,17 +208,17 @@ class Barrier:
     def transaction(
         self, producer: Client | Producer, message: NewMessage | Message, *more: NewMessage | Message
     ) -> Block[Session]:
-        """Return a block with a session whose transaction commits together with the messages.
+        """Return a context manager whose session commits together with the messages.
 
-        A Client takes NewMessage instances, an official producer its own Message. An exception raised in the
-        block rolls back everything.
+        A Client takes NewMessage instances; an official producer takes its own Message class. An exception
+        raised in the block rolls back the session and the messages.
 
         Raises:
-            ConfigurationError: when the barrier's table is missing or outdated, the engine is in autocommit
+            ConfigurationError: If the barrier's table is missing or outdated, the engine is in autocommit
                 mode, or no `answering` block is open for a topic.
-            ClientMistake: for an invalid message; nothing is sent.
-            TransactionEnded: when a check-back inserted the fence first.
-            RefusedByState: when the session is already in a transaction, the block ended it, or the block
+            ClientMistake: If a message is invalid. Nothing is sent.
+            TransactionEnded: If a check-back has inserted the fence first.
+            RefusedByState: If the session is already in a transaction, the block ended it, or the block
                 took longer than `longest_s` (seconds).
         """
         verdicts: list[TimerResult | None] = []
@@ -253,7 +261,7 @@ class Barrier:
         message: NewMessage | Message,
         *more: NewMessage | Message,
     ) -> AsyncBlock[AsyncSession]:
-        """Return a block with an AsyncSession, as `transaction` does; call blocking clients in threads."""
+        """Return an asynchronous context manager like `transaction`. Blocking clients run in threads."""
         verdicts: list[TimerResult | None] = []
         return AsyncBlock(self._async_transaction(producer, (message, *more), verdicts), verdicts)
 
@@ -295,7 +303,7 @@ class Barrier:
         verdicts += await async_end_halves(halves, committed)
 
     def _refuse_unanswered(self, producer: object, messages: Iterable[Any]) -> None:
-        """Refuse messages over HTTP without an open `answering` block for their topic."""
+        """Refuse messages over HTTP if no `answering` block is open for their topic."""
         if not isinstance(producer, Client | AsyncClient):
             return
         for topic in {message.topic: None for message in messages if isinstance(message, NewMessage)}:
@@ -306,7 +314,7 @@ class Barrier:
                 )
 
     def check(self, message: Message) -> Any:
-        """Answer the broker's check-back (the official client calls this)."""
+        """Answer a transaction check-back. The official client calls this method."""
         with needing("rocketmq"):
             from rocketmq import TransactionResolution
         resolutions = {
@@ -317,12 +325,15 @@ class Barrier:
         return resolutions[self.answer(message.message_id, message.properties)]
 
     def answer(self, message_id: str, properties: Mapping[str, str]) -> Outcome:
-        """Return the outcome for a check-back; UNKNOWN for halves of other databases."""
+        """Return the outcome for a check-back, or UNKNOWN for half messages of other databases."""
         database = properties.get(BARRIER)
         return self.outcome(message_id) if database and self._is_here(database) else Outcome.UNKNOWN
 
     def _is_here(self, database: str) -> bool:
-        """Return whether that database is this barrier's; False while its name cannot be read."""
+        """Return whether a database name belongs to this barrier.
+
+        Returns False as long as the name cannot be read.
+        """
         try:
             self._refuse_unfit_database()
         except (SQLAlchemyError, ConfigurationError) as error:
@@ -330,7 +341,7 @@ class Barrier:
         return database == self._database
 
     def outcome(self, message_id: str) -> Outcome:
-        """Return a transaction's outcome; without a row, insert the fence and return ROLLED_BACK."""
+        """Return the outcome of a transaction. If it has no row, insert the fence and return ROLLED_BACK."""
         try:
             found = self._look(message_id) or self._fence(message_id) or self._look(message_id)
         except SQLAlchemyError as error:
@@ -339,14 +350,14 @@ class Barrier:
         return found or Outcome.UNKNOWN
 
     def forget(self, before_ms: int) -> int:
-        """Delete rows created before a time (milliseconds since 1970); return how many.
+        """Delete rows created before a time in milliseconds since 1970. Returns the number of deleted rows.
 
-        Keep rows for at least the broker's check-back interval times its check count: a check-back rolls back
-        a half without a row, even of a committed transaction. Rows are deleted in batches of `FORGET_ROWS`,
-        which keeps locks short.
+        Keep rows for at least the check-back interval of the broker times the number of check-backs. A
+        check-back for a message without a row rolls it back, even if its transaction was committed. Rows are
+        deleted in batches of `FORGET_ROWS` to keep lock times short.
 
         Raises:
-            ConfigurationError: when the table is missing or of an older version.
+            ConfigurationError: If the table is missing or outdated.
         """
         with explained(barrier_table, REMEDY):
             return delete_before(self._engine, barrier_table.c.created_ms, before_ms, FORGET_ROWS)
@@ -358,7 +369,7 @@ class Barrier:
         return None if found is None else Outcome(found)
 
     def _fence(self, message_id: str) -> Outcome | None:
-        """Insert the fence; return None if a row exists already."""
+        """Insert the fence. Returns None if a row already exists."""
         fence = insert(barrier_table).values(self._row(message_id, Outcome.ROLLED_BACK))
         try:
             with own_transaction(self._engine) as connection, self._lock_timeout(connection):
@@ -375,7 +386,9 @@ class Barrier:
         return {"message_id": message_id, "outcome": outcome.value, "created_ms": self._clock_ms()}
 
     def _refuse_unfit_database(self) -> None:
-        """Check the database once, before the first half is sent: an error then leaves no half open."""
+        """Check the database once, before the first half message is sent, so that an error leaves no half
+        message open.
+        """
         if not self._database:
             with self._engine.begin() as connection:
                 refuse_unfit(connection)
@@ -384,7 +397,8 @@ class Barrier:
             if name is None:
                 with own_transaction(self._engine) as connection:
                     name = draw_database_name(connection)
-            self._database = name  # once it is committed: another's may take its place otherwise
+            # set after the commit, because a concurrent process may have inserted another name
+            self._database = name
 
     async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:
         if not self._found_async_fit:
@@ -395,9 +409,9 @@ class Barrier:
 
 
 def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]:
-    """Return topics in a client's namespace; raise `ConfigurationError` if there are none.
+    """Return topic names with the client's namespace prefix; raise `ConfigurationError` if there are none.
 
-    Raise `ClientMistake` for what is no text.
+    Raises `ClientMistake` if a topic is not a non-empty str.
     """
     if not topics:
         raise ConfigurationError(
@@ -409,7 +423,7 @@ def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]
 
 
 def refuse_unfit(connection: Connection) -> None:
-    """Raise `ConfigurationError` for a database in autocommit, or with a wrong table."""
+    """Raise `ConfigurationError` if the database is in autocommit mode or a table is unsuitable."""
     refuse_autocommit(connection)
     for table in metadata.sorted_tables:
         refuse_unfit_table(connection, table, REMEDY)
@@ -417,7 +431,7 @@ def refuse_unfit(connection: Connection) -> None:
 
 @contextmanager
 def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
-    """Raise `TransactionEnded` for a duplicate key: a check-back inserted the fence."""
+    """Raise `TransactionEnded` for a duplicate key, which means that a check-back has inserted the fence."""
     try:
         yield
     except IntegrityError as error:
@@ -428,7 +442,9 @@ def fence_is_an_end(halves: Sequence[Half]) -> Iterator[None]:
 
 
 def refuse_joined(session: Session) -> None:
-    """Refuse a session in an open transaction: its commit would not be the database's."""
+    """Refuse a session in an open transaction, because the session's commit would not commit the database
+    transaction.
+    """
     bind = session.get_bind()
     if session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
         raise RefusedByState(
@@ -438,7 +454,7 @@ def refuse_joined(session: Session) -> None:
 
 
 def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
-    """Refuse a block that ended or invalidated its transaction; SQLAlchemy reports no error."""
+    """Refuse a block that ended or invalidated its transaction. SQLAlchemy reports no error for it."""
     if not is_active:
         raise RefusedByState(
             f"The session of message {ids_of(halves)} was ended or left broken inside its block. "
@@ -447,7 +463,7 @@ def refuse_early_end(is_active: bool, halves: Sequence[Half]) -> None:
 
 
 def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
-    """Refuse a commit after `ends_s`: the half may have expired."""
+    """Refuse a commit after `ends_s`, because the half message may have expired."""
     if time.monotonic() > ends_s:
         raise RefusedByState(
             f"The block of message {ids_of(halves)} took so long that its half may have expired. "
@@ -456,7 +472,7 @@ def refuse_late_commit(ends_s: float, halves: Sequence[Half]) -> None:
 
 
 def refuse_other_database(engine: Engine, other: Engine) -> None:
-    """Refuse asynchronous sessions of another database than the blocking ones."""
+    """Refuse asynchronous sessions that use a different database than the synchronous sessions."""
     ours, theirs = (
         (
             url.get_backend_name().replace("mariadb", "mysql"),
@@ -474,10 +490,10 @@ def refuse_other_database(engine: Engine, other: Engine) -> None:
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """Return the engine that a session factory is bound to; raise `ClientMistake` if it is none."""
+    """Return the engine of a session factory; raise `ClientMistake` for other objects."""
     return session_from(sessions).get_bind().engine

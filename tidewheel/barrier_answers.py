@@ -1,18 +1,20 @@
-"""Answers to check-backs over HTTP long polls, for barriers with a `Client` or `AsyncClient`.
+"""Answers to transaction check-backs over HTTP long polls, for barriers with a `Client` or `AsyncClient`.
 
     poll of topics --> check-backs --> each: look up the table --> commit, rollback or unknown at the broker
                    --> none, or a transient error --> the next poll, after a pause
 
 Rules
-1. Only the table decides (`Barrier.answer`). A failure is left to the next check-back.
-2. The first poll precedes the block: an illegal topic or a missing right is raised there. An unreachable
-   broker is retried, with a warning. A later refusal is logged as an error and retried.
-3. The end of the block cancels open polls and waits for answers in progress.
+1. The table alone determines the outcome (`Barrier.answer`). If an answer fails, the broker repeats the
+   check-back.
+2. The first poll runs before the block is entered, so that an illegal topic or a missing permission is
+   reported there. If the broker is unreachable, a warning is logged and the poll is retried. A later error is
+   logged and the poll is retried.
+3. When the block ends, open polls are cancelled and answers in progress are completed.
 
-A `Client` polls in one thread with its own loop; an `AsyncClient` in tasks of the application's loop.
-Cost: one poll per POLL_TOPICS_MAX topics; the loop's executor reads the table.
-Weak spot: the next poll waits for all answers to this one, each of which may wait for the fence's lock
-timeout (1 s).
+A `Client` polls in one thread with its own event loop. An `AsyncClient` polls in tasks of the application's
+event loop. Cost: one poll per `POLL_TOPICS_MAX` topics. The table is read in the executor of the event loop.
+Weak spot: the next poll starts only after all check-backs of the current poll are answered, and each answer
+may wait for the lock timeout of the fence (1 s).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ ENDS: Final[dict[Outcome, End]] = {
 }
 
 Answer = Callable[[str, Mapping[str, str]], Outcome]
-"""Return the outcome for a message id and its properties; may block."""
+"""A function that returns the outcome for a message id and its properties. The function may block."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,10 @@ log = logging.getLogger(__name__)
 async def answers_in_this_loop(
     client: AsyncClient, topics: Sequence[str], answer: Answer
 ) -> AsyncIterator[None]:
-    """Answer check-backs of topics (wire names) in tasks; raise a refusal by the broker."""
+    """Answer check-backs of topics in tasks. Topic names include the namespace prefix.
+
+    Raises errors of the first poll.
+    """
     stop = asyncio.Event()
     parts = [topics[first : first + POLL_TOPICS_MAX] for first in range(0, len(topics), POLL_TOPICS_MAX)]
     polls = [Polls(client, part, answer, stop) for part in parts]
@@ -68,7 +73,7 @@ async def answers_in_this_loop(
 
 @contextmanager
 def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -> Iterator[None]:
-    """Answer check-backs in a separate thread; raise as `answers_in_this_loop` does."""
+    """Answer check-backs in a separate thread. Raises the errors of `answers_in_this_loop`."""
     begun = Future[Callable[[], None]]()
     thread = threading.Thread(
         target=lambda: asyncio.run(_in_a_loop(client, topics, answer, begun)),
@@ -82,7 +87,7 @@ def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -
         stop()
         thread.join()
 
-    atexit.register(end)  # for a block that never exits; after atexit the thread could not end
+    atexit.register(end)  # for a block that is never exited, because the thread cannot end after atexit
     try:
         yield
     finally:
@@ -93,7 +98,10 @@ def answers_in_a_thread(client: Client, topics: Sequence[str], answer: Answer) -
 async def _in_a_loop(
     client: Client, topics: Sequence[str], answer: Answer, begun: Future[Callable[[], None]]
 ) -> None:
-    """Set `begun` to a stop function, or to the first poll's error; answer until stopped."""
+    """Set `begun` to a stop function, or to the error of the first poll.
+
+    Then answer check-backs until stopped.
+    """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     try:
         async with (
@@ -114,7 +122,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 class Polls:
-    """Sequential polls of some topics."""
+    """Sequential polls for a set of topics."""
 
     def __init__(
         self, client: AsyncClient, topics: Sequence[str], answer: Answer, stop: asyncio.Event
@@ -123,7 +131,7 @@ class Polls:
         self._failures = 0
 
     async def first(self) -> list[Question]:
-        """Return pending check-backs; raise a refusal by the broker."""
+        """Return pending check-backs. Raises permanent errors of the broker."""
         try:
             return await self._asked(AT_ONCE)
         except PASSING as error:
@@ -131,7 +139,7 @@ class Polls:
             return []
 
     async def run(self, questions: list[Question]) -> None:
-        """Answer check-backs, and poll for more until the block ends."""
+        """Answer check-backs and poll for more until the block ends."""
         while True:
             await asyncio.gather(*map(self._end, questions))
             if self._stop.is_set():
@@ -143,7 +151,7 @@ class Polls:
         return await self._client.run(poll)
 
     async def _patiently(self) -> list[Question]:
-        """Poll; after an error, pause and return nothing."""
+        """Poll once. After an error, pause and return an empty list."""
         if self._failures:
             await asyncio.sleep(pause_after(self._failures - 1))
         try:
@@ -163,10 +171,10 @@ class Polls:
         log.warning("There are no check-backs of %s now: %s", ", ".join(self._topics), error)
 
     async def _end(self, question: Question) -> None:
-        """Answer a check-back; after a failure the broker repeats it."""
+        """Answer a check-back. If the answer fails, the broker repeats the check-back."""
         try:
             outcome = await asyncio.to_thread(self._answer, question.message_id, question.properties)
-        except Exception:  # a driver's error must not stop the polls
+        except Exception:  # a driver error must not stop the polls
             log.exception("The outcome of message %s is unknown for now", question.message_id)
             outcome = Outcome.UNKNOWN
         with failures_left_to_check_backs(question.message_id, outcome):

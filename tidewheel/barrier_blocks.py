@@ -1,4 +1,4 @@
-"""The blocks of a barrier's transactions: a session within, and afterwards the verdicts on timers."""
+"""Context managers of the barrier's transactions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Opened = TypeVar("Opened")
 
 
 def refuse_second_use(was_entered: bool) -> None:
-    """Refuse a block that was entered before: its transaction has ended, and its messages have their ids.
+    """Refuse to enter a block twice, because its transaction has ended and its messages have ids.
 
     Raises:
-        RefusedByState: for such a block.
+        RefusedByState: If the block was entered before.
     """
     if was_entered:
         raise RefusedByState(
@@ -28,11 +28,12 @@ def refuse_second_use(was_entered: bool) -> None:
 
 
 class Block(Generic[Opened]):
-    """The block of one transaction.
+    """Context manager of one transaction.
 
-    After it `verdicts` has an entry for each message: the verdict on the timer that it cancels, moves or
-    fires; None without one, from an official producer, and where the broker could not be told of the commit
-    (then its check-back brings it about). It is empty after a rollback.
+    After the block, `verdicts` contains an entry for each message: the verdict on the timer that the message
+    cancels, moves or fires. The entry is None for a message without a timer operation, for an official
+    producer, and if the broker could not be notified of the commit. In the last case, a check-back executes
+    the timer operation. The list is empty after a rollback.
     """
 
     def __init__(self, inside: AbstractContextManager[Opened], verdicts: list[TimerResult | None]) -> None:
@@ -54,7 +55,7 @@ class Block(Generic[Opened]):
 
 
 class AsyncBlock(Generic[Opened]):
-    """The block of one transaction in a loop, with the same `verdicts`."""
+    """Asynchronous context manager of one transaction, with the same `verdicts`."""
 
     def __init__(
         self, inside: AbstractAsyncContextManager[Opened], verdicts: list[TimerResult | None]

@@ -1,13 +1,13 @@
-"""Half messages of one barrier transaction: all sent before it, all ended after it.
+"""Half messages of a barrier transaction. All are sent before the transaction and ended after it.
 
-`Prepare` is the interface between barrier and client: it validates a message and returns a function that
-sends its half; a half has an id, a commit and a rollback. Implementations:
+`Prepare` is the interface between the barrier and a client. It validates a message and returns a function
+that sends the half message. A half message has an id, a commit and a rollback. Implementations:
 
     the official producer       `begin_transaction`, `send`; for asyncio in threads
     tidewheel.Client            over HTTP; for asyncio in threads
     tidewheel.AsyncClient       over HTTP, in the application's loop
 
-The official client is imported only where its producer is used.
+The official client is imported only if its producer is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tidewheel.client.exchange import Steps
 
 BARRIER = "TW_BARRIER"
-"""Message property: name of the database that holds the row."""
+"""Message property that contains the name of the database with the row."""
 REFUSED = TransactionEnded.code
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """The broker's limit (`commitlog/limits.py`)."""
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """Outcome of a transaction in the table; UNKNOWN is never stored."""
+    """Outcome of a transaction in the table. UNKNOWN is never stored."""
 
     COMMITTED = "COMMITTED"
     ROLLED_BACK = "ROLLED_BACK"
@@ -63,19 +63,22 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Half:
-    """One half message, its commit and its rollback; awaitable for asynchronous clients."""
+    """A half message with its commit and rollback, which return awaitables for asynchronous clients."""
 
     message_id: str
     commit: Callable[[], Any]
     rollback: Callable[[], Any]
 
     def end_by(self, outcome: Outcome) -> Callable[[], Any] | None:
-        """Return the call for an outcome; None for UNKNOWN, left to a check-back."""
+        """Return the function that applies an outcome, or None for UNKNOWN, which is left to a check-back."""
         return {Outcome.COMMITTED: self.commit, Outcome.ROLLED_BACK: self.rollback}.get(outcome)
 
 
 Prepare = Callable[[Any, str], Callable[[], Half]]
-"""Validate a message for a database; return a function that sends its half; raise `ClientMistake`."""
+"""Validates a message for a database and returns a function that sends the half message.
+
+Raises `ClientMistake`.
+"""
 AsyncPrepare = Callable[[Any, str], Callable[[], Awaitable[Half]]]
 
 
@@ -83,8 +86,8 @@ def prepare_by(producer: Client | Producer) -> Prepare:
     """Return the `Prepare` of a blocking client.
 
     Raises:
-        ConfigurationError: for an AsyncClient.
-        ClientMistake: for what is neither a client nor a producer.
+        ConfigurationError: If the producer is an AsyncClient.
+        ClientMistake: If the argument is neither a client nor a producer.
     """
     if isinstance(producer, AsyncClient):
         raise ConfigurationError(
@@ -97,7 +100,7 @@ def prepare_by(producer: Client | Producer) -> Prepare:
 
 
 def async_prepare_by(producer: AsyncClient | Client | Producer) -> AsyncPrepare:
-    """Return the `AsyncPrepare` of a client; blocking clients are called in threads."""
+    """Return the `AsyncPrepare` of a client. Blocking clients are called in threads."""
     if isinstance(producer, AsyncClient):
         return partial(prepared_by_async_client, producer)
     prepare = prepare_by(producer)
@@ -105,7 +108,7 @@ def async_prepare_by(producer: AsyncClient | Client | Producer) -> AsyncPrepare:
 
 
 def prepared_by_producer(producer: Producer, message: Message, database: str) -> Callable[[], Half]:
-    """Validate a message of the official client; return a function that sends its half."""
+    """Validate a message of the official client and return a function that sends it as a half message."""
     if isinstance(message, NewMessage):
         raise ClientMistake("The official producer takes its own Message; a NewMessage is for a Client.")
     if not hasattr(message, "delivery_timestamp"):
@@ -116,7 +119,7 @@ def prepared_by_producer(producer: Producer, message: Message, database: str) ->
 
 
 def sent_by_producer(producer: Producer, message: Message, database: str) -> Half:
-    """Send a half with the official client."""
+    """Send a half message with the official client."""
     message.add_property(BARRIER, database)
     transaction = begin(producer)
     with delivery_time_as_property(message):
@@ -126,9 +129,11 @@ def sent_by_producer(producer: Producer, message: Message, database: str) -> Hal
 
 @contextmanager
 def delivery_time_as_property(message: Message) -> Iterator[None]:
-    """Say a delivery time by a property: the official client refuses `delivery_timestamp` in a transaction.
+    """Replace the delivery time by a property.
 
-    Afterwards the message is again as its owner made it.
+    The official client refuses `delivery_timestamp` in a transaction.
+
+    The message is restored afterwards.
     """
     deliver_s = message.delivery_timestamp
     if deliver_s is None:
@@ -147,10 +152,10 @@ def delivery_time_as_property(message: Message) -> Iterator[None]:
 
 
 def begin(producer: Producer) -> Transaction:
-    """Begin a transaction of the official client, for one half.
+    """Begin a transaction of the official client for one half message.
 
     Raises:
-        ConfigurationError: when the producer has no checker.
+        ConfigurationError: If the producer has no checker.
     """
     with needing("rocketmq"):
         from rocketmq.v5.exception import IllegalArgumentException
@@ -163,7 +168,7 @@ def begin(producer: Producer) -> Transaction:
 
 
 def prepared_by_client(client: Client, message: NewMessage, database: str) -> Callable[[], Half]:
-    """Validate a message; return a function that sends its half over HTTP."""
+    """Validate a message and return a function that sends it as a half message over HTTP."""
     steps = half_steps(client, message, database)
     return lambda: half_of(client, message, client.run(steps))
 
@@ -171,7 +176,7 @@ def prepared_by_client(client: Client, message: NewMessage, database: str) -> Ca
 def prepared_by_async_client(
     client: AsyncClient, message: NewMessage, database: str
 ) -> Callable[[], Awaitable[Half]]:
-    """Validate a message; return a coroutine function that sends its half over HTTP."""
+    """Validate a message and return a coroutine function that sends it as a half message over HTTP."""
     steps = half_steps(client, message, database)
 
     async def send() -> Half:
@@ -181,7 +186,7 @@ def prepared_by_async_client(
 
 
 def half_of(client: Client | AsyncClient, message: NewMessage, begun: calls.Begun) -> Half:
-    """Return the half of a transaction begun over HTTP."""
+    """Return the half message of a transaction begun over HTTP."""
     return Half(
         begun.message_id,
         lambda: client.run(calls.commit(begun.transaction_id, message)),
@@ -190,10 +195,10 @@ def half_of(client: Client | AsyncClient, message: NewMessage, begun: calls.Begu
 
 
 def half_steps(client: Client | AsyncClient, message: NewMessage, database: str) -> Steps[calls.Begun]:
-    """Return the operation that sends a half.
+    """Return the operation that sends a half message.
 
     Raises:
-        ClientMistake: for an invalid message, or one of another type.
+        ClientMistake: If the message is invalid or has another type.
     """
     if not isinstance(message, NewMessage):
         raise ClientMistake(f"A Client sends a tidewheel.NewMessage, and this is a {type(message).__name__}.")
@@ -207,7 +212,7 @@ def half_steps(client: Client | AsyncClient, message: NewMessage, database: str)
 
 
 async def sent_in_a_thread(send: Callable[[], Half]) -> Half:
-    """Send a half in a thread; its commit and rollback run in threads, too."""
+    """Send a half message in a thread. Its commit and rollback also run in threads."""
     half = await asyncio.to_thread(send)
     return Half(
         half.message_id, partial(asyncio.to_thread, half.commit), partial(asyncio.to_thread, half.rollback)
@@ -215,12 +220,13 @@ async def sent_in_a_thread(send: Callable[[], Half]) -> Half:
 
 
 def send_halves(prepare: Prepare, messages: Sequence[Any], database: str) -> list[Half]:
-    """Send all halves, in order, with the name of their database.
+    """Send all half messages, in order, with the name of their database.
 
-    If a send fails, roll back the earlier halves. They cannot have rows yet, so the table is not read.
+    If a send fails, the earlier half messages are rolled back. They cannot have rows yet, so the table is not
+    read.
 
     Raises:
-        ClientMistake: for an invalid message, or one given twice (a message has only one id).
+        ClientMistake: If a message is invalid or is passed twice.
     """
     refuse_one_twice(messages)
     sends = [prepare(message, database) for message in messages]
@@ -235,7 +241,7 @@ def send_halves(prepare: Prepare, messages: Sequence[Any], database: str) -> lis
 
 
 async def async_send_halves(prepare: AsyncPrepare, messages: Sequence[Any], database: str) -> list[Half]:
-    """Send all halves in a loop, as `send_halves` does."""
+    """Send all half messages in an event loop, as `send_halves` does."""
     refuse_one_twice(messages)
     sends = [prepare(message, database) for message in messages]
     halves: list[Half] = []
@@ -259,7 +265,7 @@ def committed(_: str) -> Outcome:
 
 
 def refuse_one_twice(messages: Sequence[Any]) -> None:
-    """Refuse duplicate message objects."""
+    """Refuse duplicate message objects, because a message has only one id."""
     if len({id(message) for message in messages}) < len(messages):
         raise ClientMistake("One message is given twice to a transaction. Make one for each.")
 
@@ -268,7 +274,7 @@ def refuse_unsendable(topic: str, body: bytes) -> None:
     """Refuse a message that the client or the broker would refuse later.
 
     Raises:
-        ClientMistake: when it has no topic or body, or too large a body.
+        ClientMistake: If the topic or the body is missing, or the body is too large.
     """
     if not topic:
         raise IllegalTopic("It is empty. Set message.topic.")
@@ -279,11 +285,12 @@ def refuse_unsendable(topic: str, body: bytes) -> None:
 
 
 def refuse_unfit_for_half(message: Message) -> None:
-    """Refuse what the official client would refuse in a transaction, or the broker in a half.
+    """Refuse options that the official client rejects in a transaction or the broker rejects in a half
+    message.
 
     Raises:
-        IllegalDeliveryTime: when message and properties give different times.
-        ClientMistake: when it has a message group, a lite topic or a priority.
+        IllegalDeliveryTime: If the message and its properties specify different times.
+        ClientMistake: If the message has a message group, a lite topic or a priority.
     """
     said = {"message_group": message.message_group, "lite_topic": message.lite_topic}
     for name in [name for name, value in said.items() if value]:
@@ -301,7 +308,7 @@ def refuse_unfit_for_half(message: Message) -> None:
 
 
 def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> list[TimerResult | None]:
-    """End each half by the outcome of its message id; return the verdicts on timers."""
+    """End each half message by the outcome of its id, and return the verdicts on timer operations."""
     verdicts: list[TimerResult | None] = []
     for half in halves:
         outcome, done = outcome_of(half.message_id), None
@@ -315,7 +322,7 @@ def end_halves(halves: Sequence[Half], outcome_of: Callable[[str], Outcome]) -> 
 async def async_end_halves(
     halves: Sequence[Half], outcome_of: Callable[[str], Outcome]
 ) -> list[TimerResult | None]:
-    """End each half in a loop, as `end_halves` does, with outcomes looked up in threads."""
+    """End each half message in an event loop, as `end_halves` does. Outcomes are looked up in threads."""
     verdicts: list[TimerResult | None] = []
     for half in halves:
         outcome, done = await asyncio.to_thread(outcome_of, half.message_id), None
@@ -328,13 +335,14 @@ async def async_end_halves(
 
 @contextmanager
 def failures_left_to_check_backs(message_id: str, outcome: Outcome) -> Iterator[None]:
-    """Log a failure to end a half; a check-back repeats it.
+    """Log a failure to end a half message. A check-back repeats the call.
 
-    A refusal means that the half had another end: it expired, or an operator resolved it.
+    A refusal means that the half message has already ended with the other outcome, because it expired or an
+    operator resolved it.
     """
     try:
         yield
-    except Exception as error:  # the official client raises bare Exceptions, gRPC errors and its own
+    except Exception as error:  # the official client raises bare Exceptions, gRPC errors and its own errors
         if isinstance(error, TransactionEnded) or REFUSED in str(error):
             log.error(
                 "Message %s is %s in the database, and the broker has ended it otherwise: %s. "

@@ -1,10 +1,11 @@
-"""The barrier's tables: their columns, their plain SQL, what makes a database unfit, its lock timeouts.
+"""Tables of the barrier, their SQL, validation, and lock timeouts.
 
-`tidewheel_barrier` has a row for each message, `tidewheel_database` one row: the database's name for itself,
-by which whoever is asked about a message can tell whether its row would be here. Three ways to make them:
+`tidewheel_barrier` contains a row for each message. `tidewheel_database` contains one row with the name of
+the database. The name shows whether the row of a message would be in this database. There are three ways to
+create the tables:
 - `barrier.create_table()`,
 - Alembic: `for table in metadata.sorted_tables: table.to_metadata(Base.metadata)` beside your models,
-- by hand: `barrier_sql("postgresql")`, or of another database, gives the statements.
+- by hand: `barrier_sql("postgresql")` returns the SQL statements for a dialect.
 """
 
 from __future__ import annotations
@@ -70,24 +71,27 @@ database_table = Table(
 
 
 def barrier_sql(dialect: str) -> str:
-    """Return the statements that create the tables.
+    """Return the SQL statements that create the tables.
 
     Raises:
-        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
+        UnknownChoice: If the dialect is not sqlite, postgresql, mysql or mariadb.
     """
     return tables_sql(metadata, dialect)
 
 
 def database_name(connection: Connection) -> str | None:
-    """Return the name that the database has for itself, which its copies keep; None before it has one."""
+    """Return the stored name of the database, or None if it has no name.
+
+    Copies of the database keep the name.
+    """
     return connection.execute(_name()).scalar_one_or_none()
 
 
 def draw_database_name(connection: Connection) -> str:
-    """Draw a name for the database, and return the one that it has: that of a rival who came first.
+    """Insert a random name for the database if it has none, and return the stored name.
 
-    In a transaction at READ COMMITTED that has read nothing: SQLite refuses to write behind what a rival has
-    written since.
+    The transaction must be at READ COMMITTED and must not have read anything, because SQLite refuses a write
+    after a concurrent change to a snapshot that was read.
     """
     insert_if_new(connection, database_table, {"number": 1, "name": uuid4().hex[:16]})
     return str(connection.execute(_name()).scalar_one())
@@ -98,12 +102,12 @@ def _name() -> Select[Any]:
 
 
 def create_tables(engine: Engine, metadata: MetaData, remedy: str) -> None:
-    """Create tables of ours where they are missing.
+    """Create missing tables.
 
-    A MariaDB may be reached by a URL of MySQL; its collation has its own name all the same.
+    A MariaDB server can be used with a MySQL URL; the name of its collation is chosen by the server.
 
     Raises:
-        ConfigurationError: when a table is there already and cannot be used: CREATE changes nothing in it.
+        ConfigurationError: If an existing table cannot be used. CREATE does not modify an existing table.
     """
     refuse_no_engine(engine)
     if engine.dialect.name != "mysql":
@@ -123,10 +127,10 @@ def create_tables(engine: Engine, metadata: MetaData, remedy: str) -> None:
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:
-    """Refuse a database whose table is missing or older than this version.
+    """Refuse a database whose table is missing or outdated.
 
     Raises:
-        ConfigurationError: when the table or one of its columns is not there.
+        ConfigurationError: If the table or one of its columns is missing.
     """
     inspector = inspect(connection)
     if not inspector.has_table(table.name):
@@ -143,13 +147,13 @@ def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> Non
 
 @contextmanager
 def explained(table: Table, remedy: str) -> Iterator[None]:
-    """Let a statement that failed because of our table's state say so.
+    """Translate a statement error that is caused by a missing or outdated table.
 
-    The driver's own words tell: the connection may be in a transaction that can only be rolled back, and the
-    pool may have no other.
+    The driver's error message is used, because the connection may be in a transaction that can only be rolled
+    back, and the pool may have no other connection.
 
     Raises:
-        ConfigurationError: when the table or one of its columns is not there.
+        ConfigurationError: If the table or one of its columns is missing.
     """
     try:
         yield
@@ -167,10 +171,11 @@ def explained(table: Table, remedy: str) -> Iterator[None]:
 
 
 def refuse_autocommit(connection: Connection) -> None:
-    """Refuse a database session that commits each statement: the row would stand before the user's rows.
+    """Refuse a session that commits each statement, because the barrier's row would be committed before the
+    user's rows.
 
     Raises:
-        ConfigurationError: when the isolation level is AUTOCOMMIT.
+        ConfigurationError: If the isolation level is AUTOCOMMIT.
     """
     if commits_each_statement(connection):
         raise ConfigurationError(
@@ -180,9 +185,9 @@ def refuse_autocommit(connection: Connection) -> None:
 
 
 def commits_each_statement(connection: Connection) -> bool:
-    """Return whether the driver ends a transaction with each statement.
+    """Return whether the driver commits each statement.
 
-    SQLAlchemy's recipe for SQLite turns the driver's transactions off and begins its own; that is fine.
+    SQLAlchemy's recipe for SQLite, which disables the driver's transactions and begins its own, is supported.
     """
     if connection.dialect.name in MYSQL:
         return bool(connection.execute(text("SELECT @@autocommit")).scalar_one())
@@ -196,7 +201,9 @@ def commits_each_statement(connection: Connection) -> bool:
 
 @contextmanager
 def sqlite_lock_timeout(connection: Connection) -> Iterator[None]:
-    """Wait `FENCE_LOCK_MS` for SQLite's write lock; a pooled connection gets its own timeout back."""
+    """Wait at most `FENCE_LOCK_MS` for SQLite's write lock, then restore the timeout of the pooled
+    connection.
+    """
     before_ms = connection.execute(text("PRAGMA busy_timeout")).scalar_one()
     connection.execute(text(f"PRAGMA busy_timeout = {FENCE_LOCK_MS}"))
     try:
@@ -207,14 +214,16 @@ def sqlite_lock_timeout(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def postgresql_lock_timeout(connection: Connection) -> Iterator[None]:
-    """Wait `FENCE_LOCK_MS` for PostgreSQL's row lock; the setting ends with the transaction."""
+    """Wait at most `FENCE_LOCK_MS` for PostgreSQL's row lock. The setting ends with the transaction."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{FENCE_LOCK_MS}ms'"))
     yield
 
 
 @contextmanager
 def mysql_lock_timeout(connection: Connection) -> Iterator[None]:
-    """Wait `FENCE_LOCK_MS`, in whole seconds, for InnoDB's row lock; the session gets its own back."""
+    """Wait at most `FENCE_LOCK_MS`, in whole seconds, for InnoDB's row lock, then restore the session
+    setting.
+    """
     before_s = connection.execute(text("SELECT @@innodb_lock_wait_timeout")).scalar_one()
     connection.execute(text(f"SET SESSION innodb_lock_wait_timeout = {-(-FENCE_LOCK_MS // 1000)}"))
     try:
@@ -231,10 +240,10 @@ LOCK_TIMEOUTS = {
 
 
 def lock_timeout_of(engine: Engine) -> Callable[[Connection], Any]:
-    """Return how this database is told to wait only shortly for a lock.
+    """Return the context manager that limits the lock timeout in a database.
 
     Raises:
-        UnknownChoice: for any other database.
+        UnknownChoice: If the database is not supported.
     """
     timeout = LOCK_TIMEOUTS.get(engine.dialect.name)
     if timeout is None:

@@ -1,16 +1,16 @@
-"""Where the broker's packages lie, and how the command is started from another process.
+"""Location of the broker's packages, and the command line that starts them in another process.
 
-A user's project may have folders named `services` or `commitlog`, and may be on the path by the current
-folder, by PYTHONPATH or by an editable installation.
+A user's project may have folders named `services` or `commitlog`, and may be on the import path by the
+current directory, PYTHONPATH, or an editable installation.
 
 Rules:
-1. An installation keeps the broker's packages in the folder `broker` of this package, where nobody's imports
-   find them; a checkout of the sources keeps them beside this package.
-2. Only the command's own processes have that folder on their path, and there in front of everything.
-3. Whoever starts one does so by `COMMAND`: `-P` keeps the current folder off its path, which `-m` alone would
-   put first.
-4. Where `tidewheel-client` alone is installed there is no such folder: `work` runs all the same, every other
-   command is one sentence.
+1. An installation keeps the broker's packages in the folder `broker` of this package, where user imports
+   cannot find them. A source checkout keeps them next to this package.
+2. Only processes of the command have that folder on their import path, in the first position.
+3. These processes are started with `COMMAND`. The option `-P` removes the current directory from the import
+   path.
+4. If only `tidewheel-client` is installed, this folder does not exist. The command `work` is still available;
+   all other commands print an error message.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tidewheel.errors import LibraryMissing
 
 VARIABLE_PREFIX = "TIDEWHEEL_"
 COMMAND = (sys.executable, "-P", "-m", "tidewheel")
-"""The `tidewheel` command in this Python."""
+"""The `tidewheel` command in the current Python environment."""
 
 
 def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without settings, in which a command reads no file of settings either."""
+    """Return an environment without settings and without a settings file."""
     kept = {name: value for name, value in environ.items() if not name.startswith(VARIABLE_PREFIX)}
     return kept | {f"{VARIABLE_PREFIX}CONFIG": os.devnull}
 
 
 def broker_path() -> Path:
-    """Return the folder that the broker's packages are imported from."""
+    """Return the folder from which the broker's packages are imported."""
     installed = Path(__file__).with_name("broker")
     return installed if installed.is_dir() else Path(__file__).parents[1]
 
@@ -46,12 +46,12 @@ def main() -> None:
         run_without_broker(sys.argv[1:])
         return
     sys.path.insert(0, str(broker_path()))
-    # By its name: a user's process, where this package is at home, must never import the broker.
+    # Imported by name, because a user process that has this package must never import the broker.
     importlib.import_module("services.cli.main").main()
 
 
 def run_without_broker(arguments: list[str]) -> None:
-    """Run what `tidewheel-client` alone can, or say what is missing."""
+    """Run the commands of `tidewheel-client`, or print which package is missing."""
     match arguments:
         case ["work", *others]:
             importlib.import_module("tidewheel.client.work").main(others)

@@ -1,10 +1,11 @@
-"""What a call of barrier, outbox or guard takes, and one sentence for anything else that it is given.
+"""Validation of the arguments of barrier, outbox and guard.
 
 SQLAlchemy's engines, sessions and factories are easily confused with each other and with their asynchronous
-sisters, and fail deep inside it, or not at all. So each is looked at where it enters.
+variants, and a wrong object fails deep inside SQLAlchemy or not at all. Arguments are therefore validated on
+entry.
 
-Raises everywhere:
-    ClientMistake: with what was given, what is wanted, and how to come by it.
+All functions raise:
+    ClientMistake: With the given object, the expected type, and how to get it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def kind_of(thing: object) -> str:
 
 
 SECONDS_OF_NOW = range(1_000_000_000, 10_000_000_000)
-"""Times from 2001 to 2286 in seconds; as milliseconds they lie before May 1970."""
+"""Times from 2001 to 2286 in seconds. As milliseconds, they are before May 1970."""
 
 
 def refuse_no_engine(engine: object) -> None:
-    """Refuse what is no Engine."""
+    """Refuse an object that is not an Engine."""
     if isinstance(engine, Engine):
         if getattr(engine.dialect, "is_async", False):
             raise ClientMistake(
@@ -68,7 +69,7 @@ def _way_from(thing: object) -> str:
 
 
 def refuse_no_session(session: object) -> None:
-    """Refuse what is no Session, such as a connection of Django's or a driver's."""
+    """Refuse an object that is not a Session, such as a connection of Django or a driver."""
     if isinstance(session, Session | scoped_session):
         return
     if isinstance(session, AsyncSession | async_scoped_session):
@@ -89,7 +90,7 @@ def refuse_no_session(session: object) -> None:
 
 
 def refuse_no_async_session(session: object) -> None:
-    """Refuse what is no AsyncSession."""
+    """Refuse an object that is not an AsyncSession."""
     if isinstance(session, AsyncSession | async_scoped_session):
         return
     is_session = isinstance(session, Session | scoped_session)
@@ -98,19 +99,21 @@ def refuse_no_async_session(session: object) -> None:
 
 
 def refuse_no_redis(redis: object) -> None:
-    """Refuse what is no client of Redis, and one for a loop, of which every answer would look like a yes."""
+    """Refuse an object that is not a Redis client, and an asynchronous client, whose results would always be
+    true.
+    """
     if not hasattr(redis, "register_script") or iscoroutinefunction(getattr(redis, "execute_command", None)):
         raise ClientMistake(f"It takes a redis.Redis, which blocks, and this is {kind_of(redis)}.")
 
 
 def refuse_no_factory(sessions: object) -> None:
-    """Refuse what opens no sessions that block and end with a block."""
+    """Refuse an object that is not a sessionmaker."""
     if not isinstance(sessions, sessionmaker):
         raise _no_factory(sessions)
 
 
 def session_from(sessions: object) -> Session:
-    """Return a session of a factory, be it of any kind; refuse what opens none that blocks."""
+    """Return a session of a session factory. Refuses a factory that does not create a synchronous Session."""
     session = sessions() if callable(sessions) else None
     if not isinstance(session, Session):
         raise _no_factory(sessions)
@@ -125,7 +128,7 @@ def _no_factory(sessions: object) -> ClientMistake:
 
 
 def refuse_no_async_factory(sessions: object) -> None:
-    """Refuse what opens no sessions for a loop."""
+    """Refuse an object that is not an async_sessionmaker."""
     if not isinstance(sessions, async_sessionmaker):
         raise ClientMistake(
             f"It takes an asynchronous session factory, and this is {kind_of(sessions)}. Give "
@@ -134,13 +137,13 @@ def refuse_no_async_factory(sessions: object) -> None:
 
 
 def refuse_no_function(handle: object) -> None:
-    """Refuse what cannot be called with a session and a message."""
+    """Refuse an object that is not callable."""
     if not callable(handle):
         raise ClientMistake(f"It takes a function of session and message, and this is {kind_of(handle)}.")
 
 
 def refuse_no_message(message: object, *attributes: str) -> None:
-    """Refuse what lacks a message's attributes."""
+    """Refuse an object without the attributes of a message."""
     if not all(hasattr(message, name) for name in attributes):
         raise ClientMistake(
             f"It takes a message that was received, and this is {kind_of(message)}: {shown(message)}."
@@ -148,7 +151,9 @@ def refuse_no_message(message: object, *attributes: str) -> None:
 
 
 def refuse_no_time(before_ms: object) -> None:
-    """Refuse what is no time in milliseconds: a database may take it for later than every time."""
+    """Refuse a value that is not a time in milliseconds, because a database may treat it as later than every
+    time.
+    """
     if isinstance(before_ms, bool) or not isinstance(before_ms, int) or before_ms < 0:
         raise ClientMistake(f"before_ms is {shown(before_ms)}: give whole milliseconds since 1970.")
     if before_ms in SECONDS_OF_NOW:
@@ -158,13 +163,13 @@ def refuse_no_time(before_ms: object) -> None:
 
 
 def refuse_no_count(value: object, field: str, least: int = 1) -> None:
-    """Refuse what is no whole number, or less than the least."""
+    """Refuse a value that is not an int or is below the minimum."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ClientMistake(f"{field} is {shown(value)}: give a whole number, {least} or more.")
 
 
 def row_ids(ids: Iterable[int]) -> list[int]:
-    """Return ids of rows, each once, in order."""
+    """Return row ids, sorted and without duplicates."""
     try:
         found = set(ids)
         wrong = next((one for one in found if not isinstance(one, int)), None)
@@ -176,13 +181,13 @@ def row_ids(ids: Iterable[int]) -> list[int]:
 
 
 def refuse_no_name(value: object, field: str, way: str = "give a text") -> None:
-    """Refuse what is no text, or an empty one, which would be that of every message."""
+    """Refuse an empty text or a value of another type, because it would match every message."""
     if not isinstance(value, str) or not value:
         raise ClientMistake(f"{field} is {shown(value)}: {way}.")
 
 
 def sending_of(producer: Any, call: str) -> Callable[..., Any]:
-    """Return the method of an official producer."""
+    """Return a method of an official producer."""
     method: Callable[..., Any] | None = getattr(producer, call, None)
     if isinstance(producer, type) or method is None or not callable(method):
         raise ClientMistake(
@@ -193,5 +198,5 @@ def sending_of(producer: Any, call: str) -> Callable[..., Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it."""
+    """Return a value as shown in error messages."""
     return f"{value!r:.{_SHOWN_CHARACTERS}}"

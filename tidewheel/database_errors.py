@@ -1,8 +1,10 @@
-"""What databases say in errors, by their own numbers: PostgreSQL's SQLSTATE, MySQL's number, SQLite's words.
+"""Classification of database errors by their codes:
 
-Two of them are everyday errors: of transactions that wait for each other in a circle the database rolls one
-back (a deadlock; with REPEATABLE READ or SERIALIZABLE in PostgreSQL also a conflict), and a lock may not come
-in time. Nothing of the transaction is done then, and it can be repeated.
+SQLSTATE for PostgreSQL, error number for MySQL, and error message for SQLite.
+
+Two errors are part of normal operation. In a deadlock, the database rolls one transaction back; in
+PostgreSQL, a conflict at REPEATABLE READ or SERIALIZABLE has the same effect. A lock timeout occurs when a
+lock is not granted in time. In both cases the transaction has had no effect and can be repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sign:
-    """How each database says one thing."""
+    """Codes of one kind of error in each database."""
 
     sqlstates: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
@@ -33,7 +35,7 @@ TRANSACTION_FAILED = Sign(("25P02",))
 
 
 def says(error: DBAPIError, *signs: Sign) -> bool:
-    """Return whether an error of the driver is one of these."""
+    """Return whether a driver error has one of the given kinds."""
     state, words = getattr(error.orig, "sqlstate", None), str(error.orig)
     number = next(iter(getattr(error.orig, "args", ())), None)
     return any(
@@ -43,7 +45,7 @@ def says(error: DBAPIError, *signs: Sign) -> bool:
 
 
 def told_to_repeat(error: DBAPIError) -> None:
-    """Add to an everyday error what it means, in the driver's own words' company."""
+    """Add an explanation to a deadlock or lock-timeout error."""
     if says(error, ROLLED_BACK):
         error.add_detail(
             "The database rolled the transaction back in favour of another. Nothing of it is done: repeat it."

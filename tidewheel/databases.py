@@ -1,10 +1,11 @@
-"""What differs between the databases that barrier, outbox and guard work on, but for what is special to one.
+"""Differences between the databases that barrier, outbox and guard support.
 
-Names are SQLAlchemy's: a URL `mysql+...` is "mysql" and `mariadb+...` is "mariadb", whichever server answers.
+Dialect names are those of SQLAlchemy: a URL `mysql+...` is "mysql" and `mariadb+...` is "mariadb", regardless
+of the server.
 
-Text in our tables is compared character by character: case, accents and blanks at the end tell two messages
-apart. PostgreSQL and SQLite do so anyway; in MySQL and MariaDB it takes a binary collation without padding,
-which has another name in either.
+Text in Tidewheel's tables is compared character by character, including case, accents and trailing blanks.
+PostgreSQL and SQLite do so by default. MySQL and MariaDB require a binary collation without padding, whose
+name differs between the two.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ EXACT: Final[dict[str, Any]] = {
     for name, collation in COLLATIONS.items()
     for option, value in {
         "engine": "InnoDB",
-        "row_format": "DYNAMIC",  # an index has 3,072 bytes then, else 767
+        "row_format": "DYNAMIC",  # index limit is 3,072 bytes, otherwise 767
         "charset": "utf8mb4",
         "collate": collation,
     }.items()
 }
-"""Options of each of our tables."""
+"""Table options that all Tidewheel tables use."""
 
 DIALECTS: Final[dict[str, Callable[[], Dialect]]] = {
     "sqlite": sqlite.dialect,
@@ -57,11 +58,13 @@ DRIVERS: Final = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
-"""How a URL names a driver that we install, by what it may begin with instead."""
+"""Maps URL schemes to the scheme of the driver that Tidewheel installs."""
 
 
 def way_of_url(url: str) -> str:
-    """Return what to write where a URL cannot be read or its driver is missing; empty for a stranger's."""
+    """Return a hint for a URL that is malformed or whose driver is missing, or an empty string for other
+    drivers.
+    """
     scheme, parted, _ = url.partition("://")
     if not parted or ":" in scheme:
         return " Write a URL, such as sqlite:///shop.db or postgresql+psycopg://USER@HOST/DATABASE"
@@ -73,16 +76,16 @@ def way_of_url(url: str) -> str:
 
 
 def only_on(dialects: tuple[str, ...], index: Index) -> None:
-    """Let an index be made on some of the databases only."""
+    """Restrict an index to some of the dialects."""
     index.info["dialects"] = dialects
     index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in dialects)
 
 
 def tables_sql(metadata: MetaData, dialect: str) -> str:
-    """Return the statements that create some tables of ours and their indexes, each ended by a semicolon.
+    """Return the SQL statements that create the tables and their indexes, each terminated by a semicolon.
 
     Raises:
-        UnknownChoice: when the dialect is none of those above.
+        UnknownChoice: If the dialect is not supported.
     """
     if dialect not in DIALECTS:
         raise UnknownChoice(f"There is SQL for {KNOWN}, not for {dialect}.")
@@ -92,7 +95,7 @@ def tables_sql(metadata: MetaData, dialect: str) -> str:
 
 
 def statements_of(table: Table, dialect: str) -> Iterator[str]:
-    """Yield the statements that create a table and its indexes."""
+    """Yield the SQL statements that create a table and its indexes."""
     made = DIALECTS[dialect]()
     yield str(CreateTable(table).compile(dialect=made)).strip()
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
@@ -101,10 +104,11 @@ def statements_of(table: Table, dialect: str) -> Iterator[str]:
 
 
 def insert_if_new(connection: Connection, table: Table, row: Mapping[str, object]) -> bool:
-    """Insert a row, and return whether it is new; wait for a rival that has inserted its key.
+    """Insert a row and return whether it is new. The insert waits for a concurrent insert of the same key.
 
-    In MySQL it is a plain INSERT, which sees what its snapshot hides; a key that is there undoes only that
-    statement. IGNORE would cut a text that is too long, and ON DUPLICATE KEY does not tell by its row count.
+    MySQL uses a plain INSERT, which detects keys that are not visible in the snapshot. A duplicate key only
+    undoes that statement. IGNORE would truncate long text, and the row count of ON DUPLICATE KEY does not
+    show whether the row is new.
     """
     if connection.dialect.name in INSERTS:
         new = INSERTS[connection.dialect.name](table).values(row).on_conflict_do_nothing()

@@ -1,7 +1,7 @@
-"""When a message is to arrive, as properties say it; read with care, and never guessed at.
+"""Message properties that specify a delivery time.
 
-Beside the protocol's delivery timestamp these user properties say it, so that a client of any language and
-age can. Names and units are those of RocketMQ and its cloud:
+These user properties can be used instead of the protocol's delivery timestamp, so that clients of any
+language and version can delay messages. Names and units are those of RocketMQ and its cloud service:
 
 | property             | value                                   | due                       |
 |----------------------|-----------------------------------------|---------------------------|
@@ -12,16 +12,18 @@ age can. Names and units are those of RocketMQ and its cloud:
 | `DELAY`              | a level of RocketMQ 4, 1 to 18; 0: none | that pause after it came  |
 
 Rules:
-- A value is plain digits (`whole_number`); anything else is refused, not guessed at.
-- A level above the last means the last, as in RocketMQ. A time that has passed means at once.
-- Several ways on one message must mean the same millisecond, else it is refused. RocketMQ lets `DELAY` win
-  over `TIMER_DELAY_SEC`, that over `TIMER_DELAY_MS` and that over `TIMER_DELIVER_MS`, never looks at
-  `__STARTDELIVERTIME`, and says nothing: a message at a time that half of its producer did not mean.
-- What was read is taken off the message. It is stored with `TIMER_OUT_MS` alone
-  (`services.broker.timers.timers`), so a consumer that sends it on does not delay it again.
+- A value consists of digits only (`whole_number`); any other value is refused.
+- A level above the maximum is treated as the maximum, as in RocketMQ. A time in the past means immediate
+  delivery.
+- If a message has several of these properties, they must specify the same millisecond. Otherwise it is
+  refused. RocketMQ uses the first of `DELAY`, `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` and `TIMER_DELIVER_MS`,
+  ignores `__STARTDELIVERTIME`, and does not report the conflict, so the message might be delivered at a time
+  that the producer did not intend.
+- The properties are removed from the message. The message is stored only with `TIMER_OUT_MS`
+  (`services.broker.timers.timers`), so that a consumer that forwards it does not delay it again.
 
-A time in seconds where milliseconds are meant is the classic mistake; it lies in the seventies, and is
-refused instead of being delivered at once.
+A common mistake is a time in seconds instead of milliseconds. Such a time is in the 1970s and is refused
+instead of being delivered immediately.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ LEVELS_MS: Final[tuple[int, ...]] = tuple(
     1000 * seconds
     for seconds in (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 )
-"""The pauses of the 18 levels, 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
+"""Delays of the 18 levels: 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
 
 
 def whole_number(name: str, value: str) -> int:
-    """Return the number, 0 or more, that the property `name` gives; raise `IllegalDeliveryTime`."""
+    """Return the non-negative integer value of a property; raise `IllegalDeliveryTime`."""
     if not is_number(value):
         raise IllegalDeliveryTime(f"{name} is {shown(value)}; it must be a whole number, 0 or more.")
     return int(value)
 
 
 def wall_ms(name: str, value: str) -> int:
-    """Return the time in ms since 1970 that the property `name` gives; raise `IllegalDeliveryTime`."""
+    """Return the value of a property in milliseconds since 1970; raise `IllegalDeliveryTime`."""
     time_ms = whole_number(name, value)
     if time_ms < WALL_MS_MIN:
         raise IllegalDeliveryTime(
@@ -59,19 +61,19 @@ def wall_ms(name: str, value: str) -> int:
 
 
 def is_number(value: str) -> bool:
-    """Return whether a value is plain digits, and so few that they are a time."""
+    """Return whether a value consists of at most `TIME_DIGITS_MAX` digits."""
     return value.isascii() and value.isdigit() and len(value) <= TIME_DIGITS_MAX
 
 
 def shown(value: str) -> str:
-    """Return a value as an error's message shows it: quoted, and cut to `_SHOWN_CHARACTERS`."""
+    """Return a value as shown in error messages, quoted and truncated to `_SHOWN_CHARACTERS`."""
     return repr(value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}...")
 
 
 def without_delay(given: dict[str, str], now_ms: int) -> tuple[int | None, dict[str, str]]:
-    """Return the time (ms) that properties ask for, or None, and the properties without the ones that ask.
+    """Return the delivery time in milliseconds, or None, and the properties without the delay properties.
 
-    Raise `IllegalDeliveryTime`.
+    Raises `IllegalDeliveryTime`.
     """
     asking = WAYS.keys() & given.keys()
     if not asking:
@@ -85,7 +87,7 @@ def without_delay(given: dict[str, str], now_ms: int) -> tuple[int | None, dict[
 
 
 def contradiction(due: Mapping[str, int | None]) -> IllegalDeliveryTime:
-    """Return the error for times that differ."""
+    """Return the error for conflicting delivery times."""
     said = ", ".join(f"{name} means {due_ms} ms" for name, due_ms in due.items())
     return IllegalDeliveryTime(f"It is given in several ways: {said}. Give one of them.")
 

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 500ms, 30s, 1h30m, 2d."""
+"""Parsing of time spans such as 500ms, 30s, 1h30m and 2d."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 PART = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 SPAN = r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+"
-"""A span as part of a regular expression, without groups."""
+"""Regular expression for a time span, without groups."""
 WORDS = re.compile(r"(?:in\s+)?([0-9]{1,15})\s*([smhd])(?:|ecs?|econds?|ins?|inutes?|ours?|rs?|ays?)", re.I)
-"""A span with its unit as a word, or after `in`: 30 min, 2 hours, in 5m."""
+"""Time spans with a unit word or after `in`, such as 30 min, 2 hours, or in 5m."""
 
 
 def span_ms(text: str) -> int:
-    """Return a span in milliseconds; raises ValueError that says how to write one."""
+    """Return a time span in milliseconds. Raises ValueError with advice on the format."""
     if not re.fullmatch(SPAN, text):
         raise ValueError(_advice(text))
     return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
@@ -29,7 +29,7 @@ def span_text(span_ms: int) -> str:
 
 
 def _advice(text: str) -> str:
-    """Return how to write what a text seems to mean."""
+    """Return advice on how to write a time span."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return f"it has no unit; write {text}s for seconds, {text}ms for milliseconds"
     if re.fullmatch(f"-{SPAN}", text):

@@ -1,8 +1,9 @@
-"""Optional libraries: `tidewheel-client` and `tidewheel` bring what all their users load, an extra the rest.
+"""Optional libraries.
 
-A library that is not there is one sentence with the command that installs it, wherever it is missed: in a
-user's process (`needing`), before a long command begins (`require`), and in any command at all
-(`services/cli/main.py` asks `extra_of`).
+`tidewheel-client` and `tidewheel` install the libraries that all users need; extras install the others.
+
+A missing library is reported with the pip command that installs it: in user processes by `needing`, before a
+long command by `require`, and in all other commands by `services/cli/main.py` with `extra_of`.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ EXTRAS = {
     "postgres": ("psycopg", "grpc"),
     "kafka": ("confluent_kafka", "grpc"),
 }
-"""The libraries of each extra of the two `pyproject.toml`, by the names that they are imported by."""
+"""Import names of the libraries in each extra of the two `pyproject.toml` files."""
 CLIENT_EXTRAS = ("models", "txn", "mysql", "rocketmq")
-"""Those of `tidewheel-client`; the others are of `tidewheel`."""
+"""Extras of `tidewheel-client`. The other extras belong to `tidewheel`."""
 
 
 def missing(extra: str, library: str) -> LibraryMissing:
-    """Return the error that says how to get a library."""
+    """Return the error for a missing library, with the pip command that installs it."""
     distribution = "tidewheel-client" if extra in CLIENT_EXTRAS else "tidewheel"
     return LibraryMissing(f"{library} is missing, install it with: pip install '{distribution}[{extra}]'")
 
 
 def require(*extras: str) -> None:
-    """Look whether everything of some extras is installed, without importing it.
+    """Check that all libraries of some extras are installed, without importing them.
 
     Raises:
-        LibraryMissing: when something is not.
+        LibraryMissing: If a library is not installed.
     """
     for extra in extras:
         for library in EXTRAS[extra]:
@@ -53,7 +54,7 @@ def require(*extras: str) -> None:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Import libraries of an extra; raise `LibraryMissing` when one is not installed."""
+    """Import libraries of an extra; raise `LibraryMissing` if a library is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -64,11 +65,11 @@ def needing(extra: str) -> Iterator[None]:
 
 
 def library_of(error: ModuleNotFoundError) -> str:
-    """Return the library that an import did not find."""
+    """Return the name of the library that could not be imported."""
     return (error.name or "").partition(".")[0]
 
 
 def extra_of(library: str, preferred: str = "") -> str:
-    """Return an extra that brings a library, the preferred one if it does; empty if none does."""
+    """Return an extra that contains a library, or an empty string. The preferred extra takes precedence."""
     extras = [preferred, *EXTRAS] if preferred else list(EXTRAS)
     return next((extra for extra in extras if library in EXTRAS[extra]), "")

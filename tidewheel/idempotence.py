@@ -1,34 +1,35 @@
-"""The consumer's guard: a message that comes again has its effect once.
+"""Idempotence guard for consumers: a message that is delivered more than once takes effect once.
 
-In a worker, or as a listener of RocketMQ's official client, one line:
+In a worker, or as a listener of RocketMQ's official client:
 
     worker.consume("order-created", group="billing")(once_listener(sessions, "billing", handle))
     PushConsumer(configuration, "billing", once_listener(sessions, "billing", handle), subscriptions)
 
-where `handle(session, message)` works in the given session. Or by hand:
+where `handle(session, message)` uses the given session. The guard can also be used directly:
 
     with sessions.begin() as session, once(session, "billing", identity_of(message)) as is_first:
         if is_first:
             session.add(invoice)
 
-Strong (`once`): the row (group, identity) is inserted in the transaction of the effect, so both are there or
-neither. A rival that handles the same message at the same time waits for the first one's commit and then sees
-False; when the first one rolls back, the rival is the first. On MySQL and MariaDB the row says "done" only
-from the end of the block: a statement that commits in the middle leaves a row that the next delivery takes.
+Strong guard (`once`): the row (group, identity) is inserted in the same transaction as the effect, so either
+both are committed or neither. A concurrent consumer of the same message waits for the commit of the first
+consumer and then gets False. If the first consumer rolls back, the concurrent consumer becomes the first. On
+MySQL and MariaDB, the row is marked as done only at the end of the block. If a statement commits inside the
+block, the row remains open and the next delivery takes it over.
 
-Weak (`RedisGuard`): for effects outside a database. `SET NX EX` in two steps: "at work" for `work_s`, then
-"done" for `keep_s`. A consumer that dies at work delays the message, it does not lose it; one that dies
-between the effect and "done" has the effect a second time. That is the most that two systems without a common
-commit can do.
+Weak guard (`RedisGuard`), for effects outside a database. `SET NX EX` is used in two steps: "at work" for
+`work_s` seconds, then "done" for `keep_s` seconds. If a consumer crashes while it is at work, the message is
+delayed and not lost. If it crashes between the effect and "done", the effect is repeated. Two systems without
+a common commit cannot give a stronger guarantee.
 
-The same message: `identity_of` is `TOPIC/ID`, of the topic that the message was sent to and the outbox's row
-id where there is one, else the message id. A redelivery keeps all three, also a redrive to another topic; a
-second send by a relay keeps topic and row id. A copy that is sent on to another topic is another message,
-whatever properties it takes along, and so is the same idempotency key in another topic.
+Identity of a message: `identity_of` returns `TOPIC/ID`. The topic is the topic that the message was sent to.
+The id is the row id in the outbox, if there is one, or the message id. The identity is unchanged by a
+redelivery, by a redrive to another topic, and by a repeated send of an outbox relay. A copy that is sent to
+another topic has a different identity, even if it has the same properties or the same idempotency key.
 
-Cost: one insert of about 100 bytes per message, on MySQL and MariaDB also an update; `forget` deletes old
-ones. Keep them for as long as a message may come again: the consumer's retries, or a reset of the group's
-progress.
+Cost: one insert of about 100 bytes per message, and one update on MySQL and MariaDB. `forget` deletes old
+rows. Keep the rows for as long as a message may be delivered again, by consumer retries or by a reset of the
+group's offsets.
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ WORK_S = 60
 KEEP_S = 7 * 24 * 3600
 FORGET_ROWS = 10_000
 TRIES = 3
-"""How often a listener runs a transaction that the database rolls back in favour of another."""
+"""Number of attempts of a listener for a transaction that the database rolls back because of a conflict."""
 GROUP_CHARACTERS, IDENTITY_CHARACTERS = 255, 256
 ORIGIN_TOPIC = "TW_ORIGIN_TOPIC"
-"""The property that a dead letter redriven to another topic has: the topic that it was sent to."""
+"""The property that contains the original topic of a dead letter that was redriven to another topic."""
 AT_WORK, DONE = "at work ", "done"
 OPEN = 0
-"""`consumed_ms` of a row whose transaction has not come to its end."""
+"""Value of `consumed_ms` in a row whose transaction has not finished."""
 REMEDY = (
     "Call idempotence.create_table(engine) once, or with Alembic put "
     "consumed_table.to_metadata(Base.metadata) beside your models and migrate."
@@ -132,25 +133,26 @@ Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
 
 
 def create_table(engine: Engine) -> None:
-    """Create `tidewheel_consumed` where it is missing (with Alembic: `consumed_table.to_metadata`).
+    """Create `tidewheel_consumed` if it does not exist. With Alembic, use `consumed_table.to_metadata`.
 
     Raises:
-        ConfigurationError: when one is there of an older version, or unfit in MySQL.
+        ConfigurationError: If an existing table is outdated, or has an unsuitable engine or collation in
+            MySQL.
     """
     create_tables(engine, metadata, REMEDY)
 
 
 def consumed_sql(dialect: str) -> str:
-    """Return the statements that create the table and its index.
+    """Return the SQL statements that create the table and its index.
 
     Raises:
-        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
+        UnknownChoice: If the dialect is not sqlite, postgresql, mysql or mariadb.
     """
     return tables_sql(metadata, dialect)
 
 
 def identity_of(message: AnyMessage) -> str:
-    """Return the identity that all deliveries of one message share, also if a relay sent it twice."""
+    """Return the identity that all deliveries of a message share, even if an outbox relay sent it twice."""
     refuse_no_message(message, "topic", "properties", "id" if isinstance(message, Message) else "message_id")
     message_id = message.id if isinstance(message, Message) else message.message_id
     topic = message.properties.get(ORIGIN_TOPIC) or message.topic
@@ -159,15 +161,17 @@ def identity_of(message: AnyMessage) -> str:
 
 @contextmanager
 def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]:
-    """Return whether the group sees this message for the first time; stands with the session's transaction.
+    """Yield whether the group processes this message for the first time, as part of the session's
+    transaction.
 
-    An exception that leaves the block rolls the session back: the answer cannot stand without the effect.
+    An exception that leaves the block rolls the session back, so that the row is not committed without the
+    effect.
 
     Raises:
-        ConfigurationError: when the table is missing, or each statement commits by itself.
-        ClientMistake: for what is no session, or a group or an identity that is no text or too long.
-        RefusedByState: when the transaction ends inside the block (MySQL, MariaDB), or the session ends it
-            and begins another there.
+        ConfigurationError: If the table is missing, or the session is in autocommit mode.
+        ClientMistake: If an argument has the wrong type, or the group or identity is empty or too long.
+        RefusedByState: If the transaction ends inside the block (MySQL, MariaDB), or the session ends it
+            and begins another transaction there.
     """
     refuse_no_session(session)
     try:
@@ -190,7 +194,7 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
 
 @asynccontextmanager
 async def async_once(session: AsyncSession, consumer_group: str, identity: str) -> AsyncIterator[bool]:
-    """Yield the same for an AsyncSession."""
+    """Do the same as `once` for an AsyncSession."""
     refuse_no_async_session(session)
     try:
         connection = await session.connection()
@@ -209,12 +213,13 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
 
 @contextmanager
 def no_other_transaction(session: Session) -> Iterator[None]:
-    """Refuse another transaction of the session inside the block, before its first statement.
+    """Refuse a second transaction of the session inside the block, before its first statement.
 
-    To end the guard's own there is fine where nothing follows: row and effect are both there or neither.
+    Ending the guarded transaction inside the block is allowed if no statement follows, because the row and
+    the effect are then both committed or both rolled back.
 
     Raises:
-        RefusedByState: when it begins one.
+        RefusedByState: If the session begins a second transaction.
     """
     guarded = session.get_transaction()
 
@@ -234,16 +239,20 @@ def no_other_transaction(session: Session) -> Iterator[None]:
 
 
 def the_very(session: AnySession) -> AnySession:
-    """Return the session that a scoped one stands for, whose events would be those of all its sessions."""
+    """Return the underlying session of a scoped session, because event listeners of a scoped session apply to
+    all its sessions.
+    """
     return session.registry() if isinstance(session, scoped_session | async_scoped_session) else session
 
 
 def first_of(connection: Connection, consumer_group: str, identity: str) -> bool:
-    """Insert the row, waiting for a rival that has inserted it; False when the message is done.
+    """Insert the row and return False if the message is already done.
 
-    What cannot roll a row back is refused before there is one: it would stay, and the message would be
-    taken for done. On MySQL and MariaDB, where a statement may commit it in the middle, it is inserted as
-    `OPEN`, which is done by `close_row` only.
+    The insert waits for a concurrent insert.
+
+    A connection that cannot roll back the row is refused before the insert. Otherwise the row would remain,
+    and the message would be treated as done. On MySQL and MariaDB, where a statement may commit implicitly,
+    the row is inserted as `OPEN` and closed by `close_row`.
     """
     if connection.dialect.name not in DIALECTS:
         raise UnknownChoice(f"The guard works on {KNOWN}, not on {connection.dialect.name}.")
@@ -259,14 +268,15 @@ def first_of(connection: Connection, consumer_group: str, identity: str) -> bool
 
 
 def is_row(consumer_group: str, identity: str) -> ColumnElement[bool]:
-    """Return the condition for a message's row."""
+    """Return the SQL condition for a message's row."""
     return (consumed_table.c.consumer_group == consumer_group) & (consumed_table.c.identity == identity)
 
 
 def is_open(connection: Connection, consumer_group: str, identity: str) -> bool:
-    """Return whether a row that is there was committed before its transaction's end; if so, lock it.
+    """Return whether an existing row was committed before its transaction finished. If so, lock the row.
 
-    Both reads see what the snapshot hides. The first takes the lock that the failed INSERT has already.
+    Both reads see rows that are not visible in the snapshot. The first read takes the shared lock that the
+    failed INSERT already holds.
     """
     query = select(consumed_table.c.consumed_ms).where(is_row(consumer_group, identity))
     return all(
@@ -276,20 +286,23 @@ def is_open(connection: Connection, consumer_group: str, identity: str) -> bool:
 
 
 def close_row(consumer_group: str, identity: str, connection: Connection) -> None:
-    """Let an open row say that its message is done.
+    """Mark an open row as done.
 
-    The row is found by its key alone: a search by `consumed_ms` too would lock a gap of the other index.
+    The row is found by its primary key only, because a condition on `consumed_ms` would also lock a gap in
+    the other index.
     """
     closed = update(consumed_table).where(is_row(consumer_group, identity))
     connection.execute(closed.values(consumed_ms=wall_clock_ms()))
 
 
 def noop(_: Connection) -> None:
-    """Leave the row of a message that was done before."""
+    """Do nothing for a message that was already done."""
 
 
 def refuse_long(consumer_group: str, identity: str) -> None:
-    """Refuse what does not fit into a row: a database that cuts it would take two messages for one."""
+    """Refuse a group or identity that is too long, because a database that truncates it would confuse two
+    messages.
+    """
     refuse_no_names(consumer_group, identity)
     if len(consumer_group) > GROUP_CHARACTERS or len(identity) > IDENTITY_CHARACTERS:
         raise ClientMistake(
@@ -299,32 +312,33 @@ def refuse_long(consumer_group: str, identity: str) -> None:
 
 
 def refuse_no_names(consumer_group: str, identity: str) -> None:
-    """Refuse what names neither a group nor a message, such as the message itself."""
+    """Refuse a group or identity that is not a text, such as the message itself."""
     refuse_no_name(consumer_group, "The group")
     refuse_no_name(identity, "The identity", "give identity_of(message)")
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete what was consumed before a time (milliseconds since 1970), in steps; return how many.
+    """Delete rows consumed before a time in milliseconds since 1970. Returns the number of deleted rows.
 
-    A step is short, so that consumers get their turn between two.
+    Rows are deleted in short steps, so that consumers are not blocked.
 
     Raises:
-        ConfigurationError: when the table is missing or of an older version.
+        ConfigurationError: If the table is missing or outdated.
     """
     with explained(consumed_table, REMEDY):
         return delete_before(engine, consumed_table.c.consumed_ms, before_ms, FORGET_ROWS)
 
 
 class OnceListener:
-    """Hands each message once to `handle(session, message)`, in a transaction of its own.
+    """Passes each message once to `handle(session, message)`, in a separate transaction.
 
-    When that raises, the transaction rolls back, the exception goes on, and the broker delivers again later.
-    One that the database rolled back in favour of another is run again first, `TRIES` times in all.
+    If the function raises an exception, the transaction is rolled back, the exception is propagated, and the
+    broker delivers the message again later. A transaction that the database rolled back because of a conflict
+    is repeated first, up to `TRIES` attempts.
 
     Raises:
-        ConfigurationError: for a coroutine function, which would be called and never run.
-        ClientMistake: for what is no session factory, group or function.
+        ConfigurationError: If the function is a coroutine function, which would be called but never run.
+        ClientMistake: If an argument has the wrong type.
     """
 
     def __init__(
@@ -338,7 +352,7 @@ class OnceListener:
         self._sessions, self._group, self._handle = sessions, group, handle
 
     def __call__(self, message: AnyMessage) -> None:
-        """Handle one message (a worker calls this in its threads)."""
+        """Handle one message. A worker calls this method in its threads."""
         for _ in range(TRIES - 1):
             try:
                 return self._handle_once(message)
@@ -357,7 +371,7 @@ class OnceListener:
                 raise coroutine_refused(self._handle)
 
     def consume(self, message: OfficialMessage) -> ConsumeResult:
-        """Handle one message (the official client calls this on its own threads)."""
+        """Handle one message. The official client calls this method in its threads."""
         with needing("rocketmq"):
             from rocketmq import ConsumeResult
         self(message)
@@ -368,7 +382,7 @@ once_listener = OnceListener
 
 
 def coroutine_refused(handle: object) -> ConfigurationError:
-    """Return the refusal of what only a loop can run."""
+    """Return the error for a coroutine function."""
     name = getattr(handle, "__qualname__", repr(handle))
     return ConfigurationError(
         f"once_listener takes a plain function, and {name} is async: it would be called and never "
@@ -378,7 +392,7 @@ def coroutine_refused(handle: object) -> ConfigurationError:
 
 
 class RedisGuard:
-    """The weak guard over one Redis; keys are `tidewheel:once:GROUP:MESSAGE`."""
+    """The weak guard, based on Redis. Keys have the form `tidewheel:once:GROUP:MESSAGE`."""
 
     def __init__(self, redis: Redis, *, work_s: int = WORK_S, keep_s: int = KEEP_S) -> None:
         refuse_no_redis(redis)
@@ -387,14 +401,15 @@ class RedisGuard:
 
     @contextmanager
     def once(self, consumer_group: str, identity: str) -> Iterator[bool]:
-        """Return whether the group sees this message for the first time.
+        """Yield whether the group processes this message for the first time.
 
-        An exception that leaves the block lets the next delivery be the first. `work_s` must be longer than
-        the work: after it another may begin.
+        After an exception that leaves the block, the next delivery is processed as the first. `work_s` must
+        be longer than the processing time. After `work_s` seconds, another consumer may begin.
 
         Raises:
-            RefusedByState: when another is at work on it; let it out of the listener.
-            ClientMistake: for a group or an identity that is no text.
+            RefusedByState: If another consumer is at work on the message. Let the listener raise this
+                exception.
+            ClientMistake: If the group or identity is not a non-empty text.
         """
         refuse_no_names(consumer_group, identity)
         key, ours = f"tidewheel:once:{consumer_group}:{identity}", AT_WORK + uuid4().hex
@@ -415,5 +430,5 @@ class RedisGuard:
 
 
 def text_of(value: Any) -> str | None:
-    """Return what Redis stored, whether the client decodes or not."""
+    """Return a value stored in Redis as text, regardless of whether the client decodes responses."""
     return value.decode() if isinstance(value, bytes) else value

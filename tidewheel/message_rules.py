@@ -1,7 +1,7 @@
-"""What a message must be, wherever it goes: the broker's rules, which a user's process can apply before.
+"""Validation rules for messages. The broker applies these rules, and user processes can apply them earlier.
 
-The outbox does: a row that no broker takes would hold back those behind it. Limits and codes are those of
-RocketMQ's reference server.
+The outbox validates messages before it stores them, because a row that the broker refuses would block later
+rows. Limits and error codes are those of RocketMQ's reference server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BLANK: Final = "be the char sequence of whitespace"
 
 
 class Said(Protocol):
-    """What a user says in a message."""
+    """The parts of a message that are set by the user."""
 
     @property
     def body(self) -> bytes: ...
@@ -65,20 +65,22 @@ class Said(Protocol):
 
 
 def is_system(name: str) -> bool:
-    """Return whether the topic is the broker's own: clients neither write nor receive it."""
+    """Return whether a topic is an internal topic of the broker, which clients can neither write nor read."""
     return name.startswith(SYSTEM_PREFIXES)
 
 
 def key_lengths(keys: Sequence[str]) -> str:
-    """Return how many characters each key has, with a blank between, if a key holds a blank; else nothing.
+    """Return the length of each key in characters, separated by blanks, if a key contains a blank.
 
-    It is stored beside the keys, which are joined by blanks (`property_names.KEY_LENGTHS`).
+    Otherwise, return an empty string.
+
+    The lengths are stored with the keys, which are joined by blanks (`property_names.KEY_LENGTHS`).
     """
     return " ".join([str(len(key)) for key in keys]) if " " in "".join(keys) else ""
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `IllegalTopic` unless clients may use this name."""
+    """Raise `IllegalTopic` if clients may not use this name."""
     if not _TOPIC.fullmatch(name):
         wrong = "contains illegal characters" if name.strip() else "is blank"
         raise IllegalTopic(
@@ -96,7 +98,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_said(message: Said) -> None:
-    """Raise the `ClientMistake` that fits the first thing wrong with what a user says."""
+    """Validate the user's parts of a message; raise a `ClientMistake` for the first error."""
     if not 0 < len(message.body) <= BODY_BYTES_MAX:
         _refuse_body(message.body)
     _check_texts(message)
@@ -105,7 +107,7 @@ def check_said(message: Said) -> None:
 
 
 def check_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> None:
-    """Raise `IllegalDeliveryTime` for a time that is none, or too far ahead."""
+    """Raise `IllegalDeliveryTime` if a time is negative or too far in the future."""
     if not 0 <= delivery_ms <= now_ms + delay_ms_max:
         raise IllegalDeliveryTime(
             f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
@@ -124,9 +126,10 @@ def _refuse_body(body: bytes) -> NoReturn:
 
 
 def _check_texts(message: Said) -> None:
-    """Check all that the user wrote but the body.
+    """Validate all texts of a message except the body.
 
-    What is printable as a whole has no control characters: one quick test for nearly every message.
+    A text that is printable as a whole contains no control characters, so most messages require only one
+    test.
     """
     given, message_id, tag, group = message.properties, message.message_id, message.tag, message.message_group
     if not message_id.strip() or len(message_id) > MESSAGE_ID_CHARACTERS_MAX:
@@ -142,14 +145,15 @@ def _check_texts(message: Said) -> None:
             raise IllegalKey(f"{key!r} must not be blank.", f"key cannot {_BLANK}")
     if group:
         _check_group(group)
-    # Beside its characters a key of so few costs six bytes: a blank, four digits of its length, a blank.
+    # In addition to its characters, such a key takes six bytes: a separator, four digits of its length, and
+    # another separator.
     is_surely_small = len(whole) + 2 * len(message.keys) <= PROPERTIES_USER_BYTES_MAX // _CHARACTER_BYTES_MAX
     if not is_surely_small:
         _check_total(len(whole[len(message_id + group) :].encode()), message.keys)
 
 
 def _check_total(text_bytes: int, keys: Sequence[str]) -> None:
-    """Refuse texts that are too large in all, with what keys cost beside their own bytes when stored."""
+    """Refuse texts whose total size is too large, including the overhead of the stored keys."""
     between_bytes = max(0, len(keys) - 1)
     total_bytes = text_bytes + between_bytes + len(key_lengths(keys))
     if total_bytes > PROPERTIES_USER_BYTES_MAX:
@@ -205,7 +209,7 @@ def _check_properties(given: dict[str, str]) -> None:
 
 
 def _check_timer_key(given: dict[str, str]) -> None:
-    """Refuse a key or a "unique" that is not what it seems: nobody could name the timer that it sets."""
+    """Refuse an invalid timer key or `unique` flag, because the timer could not be referenced later."""
     key, unique = given.get(property_names.TIMER_KEY), given.get(property_names.TIMER_UNIQUE)
     if key is not None and (not key.strip() or len(key) > TIMER_NAME_CHARACTERS_MAX):
         raise IllegalKey(

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: a table of ours that has no transactions, or takes two messages for one, is refused."""
+"""Validation of tables and servers for MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _COLLATIONS = (
     "WHERE table_schema = DATABASE() AND table_name = :name"
 )
 SKIPS_LOCKS = {"MySQL": (8, 0, 1), "MariaDB": (10, 6, 0)}
-"""The versions from which a locked row can be skipped."""
+"""The first versions that support SKIP LOCKED."""
 
 _fit: WeakKeyDictionary[Engine, set[str]] = WeakKeyDictionary()
 
 
 def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
-    """Refuse a table that is not InnoDB's, or compares texts otherwise than character by character.
+    """Refuse a table that does not use InnoDB, or does not compare text character by character.
 
-    It is looked at once per engine; on other databases nothing is. A table that lacks a column is of an older
-    version, which the statement that comes next says.
+    Each table is checked once per engine, and only on MySQL and MariaDB. A table without a required column is
+    outdated and is reported by the next statement.
 
     Raises:
-        ConfigurationError: for such a table.
+        ConfigurationError: If the table is unsuitable.
     """
     seen = _fit.setdefault(connection.engine, set())
     if connection.dialect.name not in MYSQL or table.name in seen:
@@ -62,17 +62,17 @@ def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
 
 
 def look_again(engine: Engine) -> None:
-    """Forget which tables were fit: the next use reads their engine and collation again."""
+    """Discard the cached results of an engine, so that its tables are checked again on the next use."""
     _fit.pop(engine, None)
 
 
 def refuse_lossy_charset(connection: Connection) -> None:
-    """Refuse a connection for which the server replaces letters by "?", without an error.
+    """Refuse a connection whose character set makes the server replace characters by "?" without an error.
 
-    It does so for what is read, and, where it is not strict, for what is written, too.
+    The server replaces characters in results and, outside strict mode, also in stored text.
 
     Raises:
-        ConfigurationError: for a character set other than utf8mb4.
+        ConfigurationError: If the character set is not utf8mb4.
     """
     told = str(connection.execute(text("SELECT @@character_set_results")).scalar_one())
     if told != "utf8mb4":
@@ -83,10 +83,10 @@ def refuse_lossy_charset(connection: Connection) -> None:
 
 
 def refuse_server_that_waits(connection: Connection) -> None:
-    """Refuse a server that cannot skip a locked row.
+    """Refuse a server that does not support SKIP LOCKED.
 
     Raises:
-        UnknownChoice: for a MySQL before 8.0.1 or a MariaDB before 10.6.
+        UnknownChoice: If the server is older than MySQL 8.0.1 or MariaDB 10.6.
     """
     told = str(connection.execute(text("SELECT VERSION()")).scalar_one())
     name = "MariaDB" if "MariaDB" in told else "MySQL"

@@ -1,24 +1,24 @@
-"""A block that begins in a transaction must end in the same one.
+"""A block must end in the transaction in which it began.
 
-A transaction may end inside a block without a word, and the next statement begins another one:
-- COMMIT and ROLLBACK as a text, or by the driver, end it. In MySQL and MariaDB a statement such as CREATE
-  TABLE commits it. What comes after can fail, and what was before stays;
-- a deadlock in MySQL and MariaDB, or OR ROLLBACK in SQLite, rolls it back. Code that swallows the error
-  continues, and its commit holds the later half only;
-- after any error PostgreSQL rolls it back at its COMMIT, and drivers report no error.
+A transaction may end inside a block without an error, and the next statement then begins a new transaction:
+- COMMIT and ROLLBACK statements, or calls of the driver, end the transaction. In MySQL and MariaDB, a
+  statement such as CREATE TABLE commits it. Later statements can fail while the earlier changes remain;
+- a deadlock in MySQL and MariaDB, or OR ROLLBACK in SQLite, rolls the transaction back. If the error is
+  caught, the commit contains only the later statements;
+- after any error, PostgreSQL rolls back at COMMIT, and drivers report no error.
 
-The server tells: a savepoint that was set when the block began is gone with its transaction, and PostgreSQL
-numbers transactions. The proof is made when the block ends, or before a commit inside the block. Only then,
-on MySQL and MariaDB, is `complete` called: what it writes is committed together with all that the block has
-done, and never with a part of it.
+The check is made on the server. A savepoint that is set when the block begins disappears with its
+transaction, and PostgreSQL assigns transaction ids. The check runs when the block ends, or before a commit
+inside the block. On MySQL and MariaDB, `complete` is called only after a successful check, so its changes are
+committed together with all changes of the block or not at all.
 
-Statements that are known to commit are refused before they run. The list need not be complete: it spares
-their users the first half.
+Statements that are known to commit implicitly are refused before they run. The list need not be complete,
+because the check detects other statements afterwards.
 
-The outbox has no block. On MySQL and MariaDB, where a statement may commit unseen, its transaction is watched
-from the first message to the commit.
+The outbox has no block. On MySQL and MariaDB, where a statement may commit implicitly, its transaction is
+monitored from the first message to the commit.
 
-Cost: two statements per block, or per transaction that is watched.
+Cost: two statements per block or monitored transaction.
 """
 
 from __future__ import annotations
@@ -70,22 +70,23 @@ _FAILED: Final = (
 )
 
 _proofs: WeakKeyDictionary[Connection, list[_Proof]] = WeakKeyDictionary()
-"""The proofs of the blocks that are open on a connection, the outermost first."""
+"""Checks of the open blocks of a connection, outermost first."""
 
 _watched: WeakSet[Connection] = WeakSet()
-"""Connections whose transaction is watched to its end."""
+"""Connections whose transaction is monitored until its end."""
 
 
 @contextmanager
 def one_transaction(
     connection: Connection, complete: Callable[[Connection], object] = lambda _: None
 ) -> Iterator[None]:
-    """Refuse what ends the connection's transaction inside the block; call `complete` in the one it began in.
+    """Refuse statements that end the connection's transaction inside the block, and call `complete` in that
+    transaction.
 
-    Elsewhere than on MySQL and MariaDB `complete` is not called.
+    `complete` is called only on MySQL and MariaDB.
 
     Raises:
-        RefusedByState: for a statement that commits, and when the transaction is another one at the end.
+        RefusedByState: If a statement commits, or the transaction is a different one at the end of the block.
     """
     with _begun(connection, complete) as prove:
         yield
@@ -96,7 +97,7 @@ def one_transaction(
 async def async_one_transaction(
     connection: AsyncConnection, complete: Callable[[Connection], object] = lambda _: None
 ) -> AsyncIterator[None]:
-    """Do the same for an AsyncConnection."""
+    """Do the same as `one_transaction` for an AsyncConnection."""
     with await connection.run_sync(_begun, complete) as prove:
         yield
         if not connection.closed:
@@ -105,10 +106,11 @@ async def async_one_transaction(
 
 @contextmanager
 def one_database(session: Session, engine: Engine) -> Iterator[None]:
-    """Refuse another engine of the session inside the block: its rows would have a commit of their own.
+    """Refuse a second engine of the session inside the block, because its rows would be committed separately.
 
     Raises:
-        RefusedByState: when the session begins there, before its first statement.
+        RefusedByState: If the session begins a transaction on another engine. It is raised before the first
+            statement.
     """
 
     def refuse(_session: object, _transaction: object, other: Connection) -> None:
@@ -126,13 +128,13 @@ def one_database(session: Session, engine: Engine) -> Iterator[None]:
 
 
 def watch_to_its_end(connection: Connection) -> None:
-    """Refuse what ends the connection's transaction unseen, from now to its commit, on MySQL and MariaDB.
+    """Refuse implicit ends of the connection's transaction until its commit, on MySQL and MariaDB.
 
-    Inside a savepoint or a block, whose end would take the proof along, that one's own proof is enough: the
-    watch takes over before the first statement behind it.
+    Inside a savepoint or a block, whose end would remove the monitoring savepoint, the existing check is
+    sufficient. Monitoring continues before the first statement after it.
 
     Raises:
-        RefusedByState: for a statement that commits, and at the commit when the transaction is another one.
+        RefusedByState: For a statement that commits, and at the commit if the transaction is a different one.
     """
     if connection.dialect.name not in MYSQL:
         return
@@ -149,7 +151,8 @@ def _mark_watched(connection: Connection) -> None:
     if proofs or connection.in_nested_transaction():
         return
     savepoint = f"tidewheel_{uuid4().hex}"
-    proofs.append(partial(_prove, savepoint, lambda _: None))  # first: its own statement is watched, too
+    # added first, because the SAVEPOINT statement is also monitored
+    proofs.append(partial(_prove, savepoint, lambda _: None))
     connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
 
 
@@ -177,10 +180,10 @@ def _refuse_while_watched(connection: Connection, _cursor: Any, statement: str, 
 def _begun(
     connection: Connection, complete: Callable[[Connection], object]
 ) -> AbstractContextManager[_Proof]:
-    """Mark the transaction; return the block that has the proof of it.
+    """Mark the transaction and return a block that provides the check.
 
-    In PostgreSQL a transaction keeps its number across ROLLBACK TO: inside a savepoint the proof is a
-    savepoint, too.
+    In PostgreSQL, a transaction keeps its id across ROLLBACK TO, so a savepoint is also used inside a
+    savepoint.
     """
     if connection.dialect.name == "postgresql" and not connection.in_nested_transaction():
         return _listening(connection, partial(_prove_number, _number(connection)))
@@ -191,11 +194,11 @@ def _begun(
 
 @contextmanager
 def _listening(connection: Connection, prove: _Proof) -> Iterator[_Proof]:
-    """Refuse statements that commit, and prove the transaction before it is committed inside the block.
+    """Refuse statements that commit, and check the transaction before it is committed inside the block.
 
-    Both by listeners of this block's own: one function that two blocks in each other had in common would be
-    gone for both when the inner one ends. Of blocks in each other the inner one is proven first, since the
-    release of the outer savepoint takes the inner one along.
+    Each block registers separate listeners, because nested blocks that share a listener would both lose it
+    when the inner block ends. Nested blocks are checked from the innermost outwards, because releasing the
+    outer savepoint also releases the inner savepoints.
     """
     proofs = _proofs.setdefault(connection, [])
 
@@ -219,7 +222,7 @@ def _listening(connection: Connection, prove: _Proof) -> Iterator[_Proof]:
 
 def _prove(savepoint: str, complete: Callable[[Connection], object], connection: Connection) -> None:
     if connection.closed or not connection.in_transaction():
-        return  # its owner has ended it by the session
+        return  # the user has ended the transaction through the session
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {savepoint}")
     except DBAPIError as error:
@@ -228,20 +231,20 @@ def _prove(savepoint: str, complete: Callable[[Connection], object], connection:
         if not says(error, SAVEPOINT_GONE):
             raise
         if connection.dialect.name in MYSQL:
-            connection.invalidate()  # it may commit each statement from now on: no other is to get it
+            connection.invalidate()  # the connection may be in autocommit mode now and must not be reused
         raise RefusedByState(_ENDED) from error
     if connection.dialect.name in MYSQL:
         complete(connection)
 
 
 def _number(connection: Connection) -> int:
-    """Return PostgreSQL's number of the transaction, which it has then."""
+    """Return the id of the PostgreSQL transaction. The call assigns an id if there is none."""
     return int(connection.exec_driver_sql("SELECT txid_current()").scalar_one())
 
 
 def _prove_number(number: int, connection: Connection) -> None:
     if connection.closed or not connection.in_transaction():
-        return  # its owner has ended it by the session
+        return  # the user has ended the transaction through the session
     try:
         is_same = _number(connection) == number
     except DBAPIError as error:

@@ -1,4 +1,4 @@
-"""The local message table: a message is a row of the user's own transaction, and a relay sends it later.
+"""Transactional outbox: a message is stored as a row in the user's transaction, and a relay sends it later.
 
     outbox.create_table(engine)                      # once; or Alembic, or outbox_sql(dialect)
     with sessions.begin() as session:
@@ -7,33 +7,37 @@
     ...
     Relay(engine, Client()).run(stop)                # in any process, in as many as you like
 
-RocketMQ's official producer may stand in the client's place, and its messages in those of NewMessage, in any
-combination: a row keeps what a message says, by properties where there is no column.
+RocketMQ's official producer can be used instead of the client, and its messages instead of NewMessage, in any
+combination. Message fields without a column are stored as properties.
 
-Which one to take, barrier or outbox? The barrier's message is there when the block ends and needs no relay;
-the outbox needs no broker while the user's transaction runs, keeps the order per key, and sends only once the
-transaction is committed.
+Barrier or outbox? With the barrier, the message is available when the block ends, and no relay is needed. The
+outbox does not need the broker during the transaction, preserves the order per key, and sends only after the
+commit.
 
 Rules:
-1. A row is sent only when its transaction has committed: another transaction does not see it before.
-2. The order per key is that of the rows' ids. Two transactions that add with the same key at the same time
-   have no order of their own; let them lock what they both change (the order's row) before they add.
-3. A relay holds a key by holding its oldest unsent row; whoever is behind it waits. So several relays share
-   the keys, and each key is in one hand. Rows without a key are independent. A row that another transaction
-   has locked (to delete it, for example) is not sent meanwhile, nor are later ones of its key.
-4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
-   go on. One that the broker has refused `park_after` times is parked, and holds nothing back then. Attempts
-   that failed otherwise, as in an outage, do not count. `parked` shows parked rows; `replay` adds them again,
-   at the end of their key and under a new id. Delete the row to give the message up.
-5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
-   are sent again by the next: at most `batch` of them (`tidewheel.outbox_claims` names one more such case).
-   Each send carries the row's id as the property TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises
-   the second one. Of a Client it is the message's id, too: the broker stores what it gets twice within 30 s
-   once.
-6. A delay counts from `add`, not from the send, whatever says it.
+1. A row is sent only after its transaction has committed, because it is not visible to other transactions
+   before.
+2. The order per key is the order of the row ids. The order of two concurrent transactions that add rows with
+   the same key is undefined. To define it, lock a common row (such as the order's row) before adding
+   messages.
+3. A relay claims a key by claiming its oldest unsent row. Several relays can share the keys, and each key is
+   processed by one relay at a time. Rows without a key are independent. A row that is locked by another
+   transaction, for example by a DELETE, is not sent during that time. Later rows of its key are not sent
+   either.
+4. A row that cannot be sent blocks its key, is retried with increasing pauses, and records the reason in
+   `last_error`. Other keys are not affected. A row that the broker has refused `park_after` times is parked
+   and no longer blocks its key. Attempts that failed for other reasons, such as an outage, do not count.
+   `parked` returns the parked rows. `replay` adds them again with a new id at the end of their key. To
+   discard the message, delete the row.
+5. A row is marked after it was sent. If a relay stops or loses its database connection in between, the next
+   relay sends these rows again. At most `batch` rows are affected (`tidewheel.outbox_claims` describes one
+   more case). Each send carries the row's id in the property TW_OUTBOX_ID, which `tidewheel.idempotence` uses
+   to detect the duplicate. With a Client, the row's id is also the message id: the broker stores a message
+   that it receives twice within 30 s only once.
+6. A delay counts from `add`, not from the send.
 
-Cost: one insert with the transaction, and but for PostgreSQL one query of no table (MySQL and MariaDB: two
-statements more); in the relay one claim per batch, and one mark per row.
+Cost: one insert in the transaction, and one query without a table except on PostgreSQL. MySQL and MariaDB run
+two more statements. The relay runs one claim per batch and one update per row.
 """
 
 from __future__ import annotations
@@ -85,25 +89,26 @@ FORGET_ROWS = 10_000
 
 
 def create_table(engine: Engine) -> None:
-    """Create `tidewheel_outbox` where it is missing (with Alembic: `outbox_table.to_metadata`).
+    """Create `tidewheel_outbox` if it does not exist. With Alembic, use `outbox_table.to_metadata`.
 
     Raises:
-        ConfigurationError: when one is there of an older version, or unfit in MySQL.
+        ConfigurationError: If an existing table is outdated, or has an unsuitable engine or collation in
+            MySQL.
     """
     create_tables(engine, metadata, REMEDY)
 
 
 def add(session: Session | Connection, message: NewMessage | Message, key: str | None = None) -> None:
-    """Add a message to the session's transaction; `key` is what its order is kept by.
+    """Add a message to the session's transaction. Messages with the same `key` are sent in order.
 
-    Without `key` that is the message group, else the message's only key.
+    The default key is the message group, or the message key if there is exactly one.
 
     Raises:
-        ClientMistake: when no broker would take the message, or the session is none of SQLAlchemy's.
-        ConfigurationError: when the outbox's table is missing, of an older version or without transactions,
-            or each statement commits by itself.
-        RefusedByState: later, by a statement that commits the transaction on MySQL and MariaDB, and by its
-            commit when the message is in another one.
+        ClientMistake: If the broker would refuse the message, or the session is not a SQLAlchemy session.
+        ConfigurationError: If the outbox's table is missing, outdated or without transaction support,
+            or the session is in autocommit mode.
+        RefusedByState: Raised later on MySQL and MariaDB by a statement that commits implicitly, and by the
+            commit if the message belongs to a different transaction.
     """
     if not isinstance(session, Connection):
         refuse_no_session(session)
@@ -117,18 +122,22 @@ def add(session: Session | Connection, message: NewMessage | Message, key: str |
 
 
 def adding(message: NewMessage | Message, key: str | None = None) -> Insert:
-    """Return the statement of `add`, for an AsyncSession: `await session.execute(outbox.adding(message))`.
+    """Return the INSERT statement of `add`, for an AsyncSession:
 
-    It does not see the connection: an engine that commits each statement is not refused.
+    `await session.execute(outbox.adding(message))`.
+
+    An engine in autocommit mode is not detected, because this function does not have the connection.
     """
     return insert(outbox_table).values(row_of(message, key, wall_clock_ms()))
 
 
 def forget(engine: Engine, before_ms: int) -> int:
-    """Delete rows that were sent before a time (milliseconds since 1970), in steps; return how many.
+    """Delete rows sent before a time in milliseconds since 1970, in steps.
+
+    Returns the number of deleted rows.
 
     Raises:
-        ConfigurationError: when the table is missing or of an older version.
+        ConfigurationError: If the table is missing or outdated.
     """
     with explained(outbox_table, REMEDY):
         return delete_before(engine, outbox_table.c.sent_ms, before_ms, FORGET_ROWS)

@@ -1,35 +1,37 @@
-"""How a relay takes rows so that no other relay has them, and gives them back.
+"""Exclusive claims of outbox rows by a relay.
 
-The oldest unsent row of a key that is not parked is its head. Who holds the head holds the key: rows behind
-it are never taken by others, so they can be taken along.
+The oldest unsent row of a key that is not parked is called the head of the key. A relay that claims the head
+also claims the key. Later rows of the key are never claimed by another relay, so they can be sent in the same
+batch.
 
-- PostgreSQL, MySQL, MariaDB: each row in hand is locked from before its send until the marks commit. A relay
-  that dies loses its connection and with it the locks, at once. The relay's statements run at READ COMMITTED,
-  whatever the engine or the server is set to (`own_transactions`): at a higher level two relays would fail
-  each other's marks after the sends, and all would be sent again; InnoDB would lock the gaps into which users
-  insert.
-  Rows are found by reads that lock nothing, and locked by their ids, with SKIP LOCKED. InnoDB locks what a
-  search comes by, in each index it reads: searches that lock would make the marks of two relays a deadlock,
-  whose victim loses its locks after its sends. So relays wait for no lock of each other. Marks that wait in
-  vain for one of another program are undone to a savepoint, which leaves the rows locked.
-- SQLite: heads and their followers are claimed by name. A claim is over for a relay that has seen it for a
-  lease; a relay that lives stops sending at half of it (`Relay`). The lease is that of the claim's own relay,
-  and a part of the claim's name.
+- PostgreSQL, MySQL, MariaDB: each claimed row is locked from before its send until the commit of the marks. A
+  relay that crashes loses its connection and its locks immediately. The statements of a relay run at READ
+  COMMITTED, regardless of the settings of the engine or the server (`own_transactions`). At a higher level,
+  two relays would invalidate each other's marks after the sends, and all rows would be sent again. InnoDB
+  would also lock the gaps into which users insert. Rows are found by non-locking reads and then locked by
+  their ids with SKIP LOCKED. InnoDB locks each index entry that a locking search reads. With locking
+  searches, the marks of two relays could deadlock, and the victim would lose its locks after its sends.
+  Relays therefore never wait for each other's locks. If a mark times out on a lock of another program, it is
+  rolled back to a savepoint, and the rows remain locked.
+- SQLite: heads and their followers are claimed by name. A claim expires for a relay that has observed it for
+  the lease time. A running relay stops sending after half of the lease time (`Relay`). The lease time is set
+  by the relay that made the claim and is part of the claim's name.
 
-Clocks: no claim depends on a clock that is set: a lease is elapsed time of the relay that looks. Pauses are
-times of the clock of the relay that wrote them. One that is further ahead than any pause can be was written
-by another clock, and is over.
+Clocks: claims do not depend on the system time, because a lease is measured in elapsed time by the observing
+relay. Pauses use the system time of the relay that wrote them. A pause that is longer than the maximum was
+written with a different clock and is treated as expired.
 
-Order: rows are found a page at a time, from the oldest on, and a transaction may commit an older one of a key
-behind a page. So what is behind heads is read once more, from the oldest on, when the heads are locked.
+Order: rows are read page by page, oldest first, and a transaction may commit an older row of a key after its
+page was read. The followers are therefore read again, oldest first, after the heads are locked.
 
-Cost: three statements that find rows, two that lock them, and a savepoint; two more for each page of rows
-whose keys others hold, or pause; one statement where all rows pause. No row is looked at for each of the
-others of its key: keys with parked rows, and thousands that wait behind those, would take minutes.
+Cost: three statements to find rows, two to lock them, and a savepoint. Two more statements run for each page
+of rows whose keys are claimed by other relays or paused. If all rows are paused, one statement runs. No
+statement compares each row with all other rows of its key, because keys with parked rows and thousands of
+waiting rows would take minutes.
 
-Weak spot: in MySQL and MariaDB, another program's statement that locks unsent rows by another index than the
-primary key, such as a DELETE of all unsent rows, can make a deadlock with the marks of a relay. If the relay
-is the victim, all its locks are gone until it has marked the rows again; another may send them meanwhile.
+Weak spot: in MySQL and MariaDB, a statement of another program that locks unsent rows by a secondary index,
+such as a DELETE of all unsent rows, can deadlock with the marks of a relay. If the relay is the victim, it
+loses its locks until it has marked the rows again, and another relay may send the rows in the meantime.
 """
 
 from __future__ import annotations
@@ -56,25 +58,26 @@ if TYPE_CHECKING:
     Take = Callable[[Sequence[Row[Any]], int], Sequence[Row[Any]]]
 
 Sent = dict[int, dict[str, Any]]
-"""What is to be marked in a row, by its id."""
+"""Column values to store in each row, by row id."""
 
 RETRY_MS, RETRY_MS_MAX = 500, 60_000
-"""The pauses before a row that could not be sent is tried again: the first, and the longest."""
+"""The first and the maximum pause before a row that could not be sent is retried."""
 
 MARK_TRIES = 3
 SAVEPOINT = "SAVEPOINT marks"
-"""Made before the first mark."""
+"""Created before the first mark."""
 
 LOOKED_AT_ONCE = 1_000
-"""Unsent rows of which a statement tells the keys, on the way to heads."""
+"""Number of unsent rows whose keys one statement reads in the search for heads."""
 
 rows = outbox_table.c
 
 
 def heads(connection: Connection, limit: int, now_ms: int, take: Take) -> list[Row[Any]]:
-    """Take the oldest unsent row of each key that may be tried now and is not claimed, the oldest first.
+    """Claim the oldest unsent row of each key that is neither paused nor claimed, oldest first.
 
-    At most `limit`, and no more than make `limit` rows with those behind them. `take` may leave some out.
+    At most `limit` rows are claimed, and no more than needed to get `limit` rows together with their
+    followers. `take` may skip rows.
     """
     is_free = is_its_turn(now_ms) & rows.claimed_by.is_(None)
     if connection.execute(select(rows.id).where(is_waiting, is_free).limit(1)).first() is None:
@@ -101,12 +104,12 @@ def heads(connection: Connection, limit: int, now_ms: int, take: Take) -> list[R
 
 
 def is_its_turn(now_ms: int) -> ColumnElement[bool]:
-    """Return whether a row is not paused."""
+    """Return the SQL condition for rows that are not paused."""
     return (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
 
 
 def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int) -> list[Row[Any]]:
-    """Return heads, and what is behind them, the oldest first: at most `limit` rows."""
+    """Return heads and the later rows of their keys, oldest first, at most `limit` rows."""
     keys = [row.order_key for row in found if row.order_key is not None]
     lone = [row for row in found if row.order_key is None]
     if not keys:
@@ -116,7 +119,7 @@ def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int
 
 
 class LockedRows:
-    """Claims of PostgreSQL, MySQL and MariaDB."""
+    """Claims on PostgreSQL, MySQL and MariaDB."""
 
     lease_ms = None
 
@@ -125,7 +128,7 @@ class LockedRows:
 
     @contextmanager
     def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
-        """Take rows; what the block wrote down about them is marked when it ends."""
+        """Claim rows. The values that the block stores in `sent` are written when the block ends."""
         sent: Sent = {}
         with own_connection(self._engine) as connection:
             begin(connection)
@@ -141,7 +144,7 @@ class LockedRows:
 
 
 def locked(connection: Connection, now_ms: int, found: Sequence[Row[Any]], limit: int) -> Sequence[Row[Any]]:
-    """Lock those of some rows that may still be tried, and return them; wait for no other's lock."""
+    """Lock the rows that may still be sent and return them. Rows locked by others are skipped."""
     if not found:
         return []
     is_found = rows.id.in_([row.id for row in found])
@@ -154,7 +157,7 @@ def locked(connection: Connection, now_ms: int, found: Sequence[Row[Any]], limit
 
 
 def in_order(found: Sequence[Row[Any]], held: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """Return the rows that are held, each key's up to the first one that is not."""
+    """Return the locked rows, for each key only up to the first row that is not locked."""
     by_id, broken = {row.id: row for row in held}, set[str | None]()
     taken = []
     for row in found:
@@ -166,17 +169,17 @@ def in_order(found: Sequence[Row[Any]], held: Sequence[Row[Any]]) -> list[Row[An
 
 
 class LeasedRows:
-    """Claims of SQLite."""
+    """Claims on SQLite."""
 
     def __init__(self, engine: Engine, name: str, lease_ms: int, elapsed_ms: Callable[[], int]) -> None:
         self._engine, self._name, self._claims = engine, f"{name}.", 0
         self.lease_ms, self._elapsed_ms = lease_ms, elapsed_ms
         self._seen: dict[str, int] = {}
-        """When each claim that is there was seen first, in elapsed time."""
+        """The time when each existing claim was first observed, in elapsed time."""
 
     @contextmanager
     def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
-        """Take rows; what the block wrote down about them is marked when it ends."""
+        """Claim rows. The values that the block stores in `sent` are written when the block ends."""
         sent: Sent = {}
         taken = self._take(limit, now_ms)
         try:
@@ -195,7 +198,8 @@ class LeasedRows:
             if not over and not heads(connection, 1, now_ms, partial(read, connection)):
                 return []
         with own_transaction(self._engine) as connection:
-            self._release(connection, over)  # writes first: no claim comes between the look and this one
+            # the first statement writes, so no other claim can occur before the heads are read
+            self._release(connection, over)
             free = heads(connection, limit, now_ms, partial(read, connection))
             found = with_followers(connection, free, limit)
             ids = [row.id for row in found]
@@ -203,7 +207,7 @@ class LeasedRows:
         return found
 
     def _claims_over(self, connection: Connection) -> list[str]:
-        """Return the claims that have been seen for their lease."""
+        """Return the claims that have been observed for their lease time."""
         claims = select(rows.claimed_by).where(unsent, rows.claimed_by.is_not(None)).distinct()
         found, now_ms = connection.execute(claims).scalars().all(), self._elapsed_ms()
         self._seen = {claim: self._seen.get(claim, now_ms) for claim in found}
@@ -215,13 +219,13 @@ class LeasedRows:
 
 
 def _lease_of(claim: str) -> int:
-    """Return how long a claim lasts, in ms."""
+    """Return the lease time of a claim in ms."""
     _, _, lease_ms = claim.partition(" ")
     return int(lease_ms)
 
 
 def read(connection: Connection, found: Sequence[Row[Any]], limit: int) -> Sequence[Row[Any]]:
-    """Return the first of some rows, whole."""
+    """Return the complete rows of the first `limit` rows."""
     is_found = rows.id.in_([row.id for row in found[:limit]])
     return connection.execute(select(outbox_table).where(is_found).order_by(rows.id)).all()
 
@@ -232,7 +236,7 @@ def mark_and_commit(
     undo: Callable[[Connection], None],
     then: Callable[[Connection], object] = lambda _: None,
 ) -> None:
-    """Mark rows and commit; undo it and do it again when the database was busy."""
+    """Mark rows and commit. If the database reports a conflict, undo the marks and try again."""
     for tries_left in reversed(range(MARK_TRIES)):
         try:
             mark(connection, sent)
@@ -247,13 +251,16 @@ def mark_and_commit(
 
 
 def begin_again(connection: Connection) -> None:
-    """Roll the transaction back, and begin another."""
+    """Roll the transaction back and begin a new transaction."""
     roll_back(connection)
     begin(connection)
 
 
 def undo_marks(connection: Connection) -> None:
-    """Undo marks and keep the locks of the rows; begin again if the database rolled the whole back."""
+    """Undo the marks and keep the row locks.
+
+    If the whole transaction was rolled back, begin a new transaction.
+    """
     try:
         connection.exec_driver_sql(f"ROLLBACK TO {SAVEPOINT}")
     except DBAPIError:
@@ -262,6 +269,6 @@ def undo_marks(connection: Connection) -> None:
 
 
 def mark(connection: Connection, sent: Sent) -> None:
-    """Mark how the rows fared; a row that another relay has marked stays as it is."""
+    """Store the result of each row. A row that another relay has marked as sent is not changed."""
     for row_id, values in sent.items():
         connection.execute(update(outbox_table).where(rows.id == row_id, unsent_by_id).values(values))

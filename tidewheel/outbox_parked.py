@@ -1,11 +1,10 @@
-"""Rows of the outbox that are parked: refused so often that no relay tries them, until they are brought back.
+"""Parked rows of the outbox, which relays do not send until they are replayed.
 
-A parked row has no `sent_ms`, and in `retry_ms` the time it was parked at, negative. It holds nothing
-back: the rows of its key that come later are sent without it. Whether it may still be sent then is the
-user's decision.
+A parked row has no `sent_ms`, and `retry_ms` is the negated time when it was parked. A parked row does not
+block later rows of its key. The user decides whether it may still be sent after them.
 
-To bring a row back is to add it again, at the end of its key: a new id, the same `outbox_id`. With its old id
-it would be the oldest of a key that a relay may have in hand, and a second relay would take the key from it.
+A replayed row is added again at the end of its key, with a new id and the same `outbox_id`. With the old id,
+it would be the oldest row of a key that a relay may have claimed, and a second relay could claim the key.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ columns = outbox_table.c
 
 @dataclass(frozen=True)
 class OutboxRow:
-    """A row that is not sent: what it is, and what became of its last attempt."""
+    """An unsent row with the result of its last attempt."""
 
     id: int
     outbox_id: str
@@ -45,13 +44,15 @@ class OutboxRow:
     attempts: int
     last_error: str | None
     parked_ms: int | None
-    """When it was parked; None: it waits."""
+    """The time when the row was parked, or None if it is waiting."""
     body: bytes
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows are not sent, and when the oldest one that waits was added (ms since 1970, or None)."""
+    """The number of unsent rows, and the creation time of the oldest waiting row (milliseconds since 1970, or
+    None).
+    """
 
     waiting: int
     parked: int
@@ -59,23 +60,23 @@ class Counts:
 
 
 def parked(engine: Engine, limit: int = ROWS_SHOWN) -> list[OutboxRow]:
-    """Return the parked rows, the oldest first."""
+    """Return the parked rows, oldest first."""
     return look(engine, is_parked, limit)
 
 
 def waiting(engine: Engine, limit: int = ROWS_SHOWN) -> list[OutboxRow]:
-    """Return the rows that wait for a relay, the oldest first."""
+    """Return the rows that are waiting for a relay, oldest first."""
     return look(engine, is_waiting, limit)
 
 
 def row_of_id(engine: Engine, row_id: int) -> OutboxRow | None:
-    """Return a row that is not sent, or None."""
+    """Return an unsent row, or None."""
     found = look(engine, columns.sent_ms.is_(None) & (columns.id == row_id), 1)
     return found[0] if found else None
 
 
 def look(engine: Engine, which: ColumnElement[bool], limit: int) -> list[OutboxRow]:
-    """Return rows that are not sent."""
+    """Return unsent rows that match a condition."""
     query = select(outbox_table).where(which).order_by(columns.id).limit(limit)
     with explained(outbox_table, REMEDY), own_transaction(engine) as connection:
         return [
@@ -95,18 +96,20 @@ def look(engine: Engine, which: ColumnElement[bool], limit: int) -> list[OutboxR
 
 
 def replay(engine: Engine, ids: Iterable[int]) -> int:
-    """Let parked rows wait for a relay again, as if they were added now; return how many were parked.
+    """Return parked rows to the relay as if they were added now. Returns the number of rows that were parked.
 
-    Each gets a new id, and is sent after what its key has left; those of one call in the order of their ids.
+    Each row gets a new id and is sent after the unsent rows of its key. Rows of one call keep the order of
+    their ids.
     """
     with explained(outbox_table, REMEDY):
         return sum(add_again(engine, row_id) for row_id in row_ids(ids))
 
 
 def add_again(engine: Engine, row_id: int) -> bool:
-    """Move a parked row to the end of the outbox; return whether there was one."""
+    """Move a parked row to the end of the outbox. Returns whether the row existed."""
     is_it = unsent_by_id & (columns.retry_ms < 0) & (columns.id == row_id)
-    locked = update(outbox_table).where(is_it).values(AFRESH)  # also on SQLite, where a SELECT locks nothing
+    # an UPDATE also locks on SQLite, where a SELECT does not
+    locked = update(outbox_table).where(is_it).values(AFRESH)
     with own_transaction(engine) as connection:
         if not connection.execute(locked).rowcount:
             return False
@@ -118,7 +121,7 @@ def add_again(engine: Engine, row_id: int) -> bool:
 
 
 def counts(engine: Engine) -> Counts:
-    """Count the rows that are not sent, for a metric or an alarm."""
+    """Count the unsent rows, for a metric or an alert."""
     every = select(func.count()).select_from(outbox_table)
     oldest = select(func.min(columns.created_ms)).where(is_waiting)
     with explained(outbox_table, REMEDY), own_transaction(engine) as connection:

@@ -1,10 +1,10 @@
-"""The relay of the outbox: takes rows of committed transactions, sends them in order per key, marks them.
+"""The outbox relay, which sends the rows of committed transactions in order per key.
 
     with Relay(engine, Client()) as relay:
         relay.run(stop)          # until the event `stop` is set
 
-A key's rows are sent one after the other, each when the one before is acknowledged; different keys at the
-same time, by `senders` threads. `tidewheel.outbox` has the rules.
+Rows of a key are sent one after the other, each after the previous row is acknowledged. Different keys are
+sent concurrently by `senders` threads. The rules are described in `tidewheel.outbox`.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ LEASE_MS = 60_000
 IDLE_S = 0.2
 ERROR_CHARACTERS = 500
 PARK_AFTER = 10
-"""Refusals, in about three minutes, after which a row is parked."""
+"""Number of refusals, over about three minutes, after which a row is parked."""
 
 log = logging.getLogger(__name__)
 
 
 def elapsed_clock_ms() -> int:
-    """Return milliseconds that no setting of the clock changes."""
+    """Return elapsed milliseconds, unaffected by changes of the system time."""
     return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did: rows sent, and rows that could not be sent now."""
+    """Result of one round: the number of rows that were sent, and the number of rows that failed."""
 
     sent: int
     failed: int
 
 
 class Relay:
-    """Sends the outbox of one database by a Client, or a started official producer.
+    """Sends the outbox of one database through a Client or a started official producer.
 
-    A row that the broker has refused `park_after` times is parked; None: it is tried for ever.
+    A row that the broker has refused `park_after` times is parked. If `park_after` is None, the row is
+    retried indefinitely.
 
     Raises:
-        UnknownChoice: when the database is none that the outbox works on, or too old.
-        ConfigurationError: when the outbox's table is missing or of an older version, or for an AsyncClient.
-        ClientMistake: for a number of rows, senders, refusals or milliseconds that is none.
+        UnknownChoice: If the database is not supported or too old.
+        ConfigurationError: If the outbox's table is missing or outdated, or the producer is an AsyncClient.
+        ClientMistake: If a number of rows, senders, refusals or milliseconds is invalid.
     """
 
     def __init__(
@@ -111,22 +112,25 @@ class Relay:
         self.close()
 
     def close(self) -> None:
-        """End the sending threads."""
+        """Stop the sender threads."""
         self._senders.shutdown()
 
     def run(self, stop: threading.Event) -> None:
-        """Send until `stop` is set; a round that fails as a whole (no database) is tried again."""
+        """Send rows until `stop` is set.
+
+        If a whole round fails, for example because of a database error, it is retried.
+        """
         while not stop.is_set():
             try:
                 is_idle = self.run_once().sent == 0
-            except Exception as error:  # the relay must outlive its database
+            except Exception as error:  # the relay must survive database failures
                 log.warning("The outbox cannot be read or marked now: %s", error)
                 is_idle = True
             if is_idle:
                 stop.wait(IDLE_S)
 
     def run_once(self) -> Round:
-        """Take a batch, send it, mark it."""
+        """Claim a batch of rows, send it, and mark the rows."""
         with self._claims.claim(self._batch, self._clock_ms()) as (taken, sent):
             lease_ms = self._claims.lease_ms
             ends_s = None if lease_ms is None else time.monotonic() + lease_ms / 2_000
@@ -136,21 +140,22 @@ class Relay:
         return Round(done, len(sent) - done)
 
     def _send_in_order(self, rows: Sequence[Row[Any]], ends_s: float | None) -> Sent:
-        """Send a key's rows until one fails or the time of the claim is half over."""
+        """Send the rows of a key until a row fails or half of the lease time has elapsed."""
         sent: Sent = {}
         for row in rows:
             if ends_s is not None and time.monotonic() > ends_s:
                 break
             try:
                 self._send(row)
-            except Exception as error:  # the official client raises bare Exceptions, gRPC errors and its own
+            # the official client raises bare Exceptions, gRPC errors and its own errors
+            except Exception as error:
                 sent[row.id] = self._failed(row, error)
                 break
             sent[row.id] = {"sent_ms": self._clock_ms(), "last_error": None}
         return sent
 
     def _failed(self, row: Row[Any], error: Exception) -> dict[str, Any]:
-        """Return the marks of a row that was not sent; park it after `park_after` refusals of its own."""
+        """Return the column values of an unsent row. The row is parked after `park_after` refusals."""
         now_ms, refusals = self._clock_ms(), row.refusals + is_refusal(error)
         marks = {"attempts": row.attempts + 1, "refusals": refusals, "last_error": words(error)}
         if self._park_after is not None and refusals >= self._park_after and is_refusal(error):
@@ -180,21 +185,24 @@ REFUSALS_OF_OFFICIAL_CLIENT = {
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether the message itself was refused; not: no broker was there, or the relay lacks a right."""
+    """Return whether the message itself was refused.
+
+    Connection errors and missing permissions are not refusals.
+    """
     return isinstance(error, REFUSALS) or type(error).__name__ in REFUSALS_OF_OFFICIAL_CLIENT
 
 
 def words(error: Exception) -> str:
-    """Return what a row keeps of an error; PostgreSQL takes no NUL."""
+    """Return the error text to store in a row. NUL is replaced, because PostgreSQL does not accept it."""
     return (str(error) or repr(error))[:ERROR_CHARACTERS].replace("\0", "\ufffd")
 
 
 def send_by(producer: Client | Producer) -> Callable[[Row[Any]], object]:
-    """Return how a row is sent.
+    """Return a function that sends a row.
 
     Raises:
-        ConfigurationError: for an AsyncClient.
-        ClientMistake: for what is neither a client nor a producer.
+        ConfigurationError: If the producer is an AsyncClient.
+        ClientMistake: If the argument is neither a client nor a producer.
     """
     if isinstance(producer, AsyncClient):
         raise ConfigurationError("The Relay takes a Client, as it sends by threads; not an AsyncClient.")
@@ -208,7 +216,7 @@ Made = TypeVar("Made")
 
 
 def made_of(row: Row[Any], make: Callable[[Row[Any]], Made]) -> Made:
-    """Return a row's message; raise `ClientMistake` for a row that is none."""
+    """Return the message of a row; raise `ClientMistake` if the row cannot be read."""
     try:
         return make(row)
     except (ValueError, TypeError, LookupError) as error:
@@ -216,7 +224,7 @@ def made_of(row: Row[Any], make: Callable[[Row[Any]], Made]) -> Made:
 
 
 def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
-    """Return lists of rows: in one list go those that must be sent one after the other."""
+    """Group rows that must be sent one after the other."""
     lists: defaultdict[object, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         lists[(None, row.id) if row.order_key is None else row.order_key].append(row)
@@ -226,7 +234,7 @@ def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
 def claims_of(
     engine: Engine, lease_ms: int, elapsed_ms: Callable[[], int] = elapsed_clock_ms
 ) -> LockedRows | LeasedRows:
-    """Return how rows are claimed in this database."""
+    """Return the implementation of claims for a database."""
     if engine.dialect.name in ("postgresql", *MYSQL):
         return LockedRows(engine)
     if engine.dialect.name == "sqlite":

@@ -1,9 +1,10 @@
-"""The table `tidewheel_outbox`: a message as a row, and back.
+"""The table `tidewheel_outbox`, and conversion between messages and rows.
 
-A row is unsent while `sent_ms` is empty. `order_key` is what its order is kept by: the message group, else
-the message's only key. `claimed_*` is used on SQLite only, where a lock cannot be skipped.
+A row is unsent as long as `sent_ms` is null. Rows with the same `order_key` are sent in order. The default is
+the message group, or the message key if there is exactly one. `claimed_by` is used only on SQLite, which has
+no SKIP LOCKED.
 
-MySQL and MariaDB have no index of a part of the rows: `sent_ms` comes first in theirs.
+MySQL and MariaDB have no partial indexes. Their index begins with `sent_ms` instead.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
 OUTBOX_ID = "TW_OUTBOX_ID"
-"""The message property that carries the row's id: the official client gives each send a new message id."""
+"""The message property that contains the row's id. The official client assigns a new message id to each send.
+"""
 DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_PROPERTIES = {"timer_key": TIMER_KEY, "unique": "TW_TIMER_UNIQUE"}
 
@@ -56,7 +58,10 @@ REMEDY = (
     "beside your models and migrate."
 )
 ORDER_KEY_CHARACTERS = 640
-"""A longer one stands in its row as its hash: an index of PostgreSQL takes 2,704 bytes, of MySQL 3,072."""
+"""A longer key is stored as its hash.
+
+An index entry is limited to 2,704 bytes in PostgreSQL and 3,072 bytes in MySQL.
+"""
 
 long_text = Text().with_variant(mysql.LONGTEXT(), *MYSQL)
 long_bytes = LargeBinary().with_variant(mysql.LONGBLOB(), *MYSQL)
@@ -87,7 +92,10 @@ outbox_table = Table(
 unsent = outbox_table.c.sent_ms.is_(None)
 is_waiting, is_parked = unsent & (outbox_table.c.retry_ms >= 0), unsent & (outbox_table.c.retry_ms < 0)
 unsent_by_id = (outbox_table.c.sent_ms + 0).is_(None)
-"""`unsent` of a row named by its id; no index of `sent_ms` serves it, in which InnoDB would lock, too."""
+"""The condition `unsent` for a row that is selected by id.
+
+The expression prevents the use of an index on `sent_ms`, in which InnoDB would also lock entries.
+"""
 PARTS = ("sqlite", "postgresql")
 partial: dict[str, Any] = {"postgresql_where": unsent, "sqlite_where": unsent}
 by_key = outbox_table.c.order_key, outbox_table.c.id
@@ -98,19 +106,19 @@ Index("tidewheel_outbox_sent", outbox_table.c.sent_ms)
 
 
 def outbox_sql(dialect: str) -> str:
-    """Return the statements that create the table and its indexes.
+    """Return the SQL statements that create the table and its indexes.
 
     Raises:
-        UnknownChoice: when the dialect is none of sqlite, postgresql, mysql, mariadb.
+        UnknownChoice: If the dialect is not sqlite, postgresql, mysql or mariadb.
     """
     return tables_sql(metadata, dialect)
 
 
 def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> dict[str, Any]:
-    """Return the row that keeps a message, of this client or the official one.
+    """Return the row for a NewMessage or a message of the official client.
 
     Raises:
-        ClientMistake: when no broker would take it, or the table does not keep what it says.
+        ClientMistake: If the broker would refuse the message, or the table cannot store it.
     """
     if key is not None:
         refuse_unstorable(key, "key")
@@ -126,7 +134,7 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
 
 @dataclass(frozen=True)
 class Kept:
-    """What a row keeps of a message, as the broker's rules look at it."""
+    """The fields of a row that are checked by the broker's rules."""
 
     body: bytes
     message_id: str
@@ -138,13 +146,15 @@ class Kept:
 
 
 def sendable_properties(said: Mapping[str, Any], outbox_id: str, now_ms: int) -> dict[str, str]:
-    """Return the properties of a message that a broker would take; another's row would hold back its key.
+    """Return the properties of a valid message.
 
-    A delay that they say counts from now: it becomes a time. The topic's type, and whether it is there, are
-    the broker's to judge.
+    An invalid message is refused, because its row would block its key.
+
+    A delay in the properties is converted to a time, counted from now. The existence and the type of the
+    topic are checked by the broker.
 
     Raises:
-        ClientMistake: the one that the broker would answer with.
+        ClientMistake: The same error that the broker would return.
     """
     if not said["topic"]:
         raise IllegalTopic("It is empty. Set message.topic.")
@@ -164,7 +174,7 @@ def sendable_properties(said: Mapping[str, Any], outbox_id: str, now_ms: int) ->
 
 
 def refuse_no_texts(said: Mapping[str, Any]) -> None:
-    """Refuse values that are no texts, or that UTF-8 cannot hold."""
+    """Refuse values that are not texts or cannot be encoded in UTF-8."""
     properties = said["properties"]
     for value in (said["tag"], said["message_group"], *said["keys"], *properties, *properties.values()):
         if value is not None:
@@ -172,7 +182,7 @@ def refuse_no_texts(said: Mapping[str, Any]) -> None:
 
 
 def refuse_unstorable(value: object, field: str) -> None:
-    """Refuse a value that is no text, or that UTF-8 cannot hold."""
+    """Refuse a value that is not a text or cannot be encoded in UTF-8."""
     try:
         text(value, field).encode()
     except UnicodeEncodeError as error:
@@ -180,7 +190,7 @@ def refuse_unstorable(value: object, field: str) -> None:
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """Return what a message of the official client's says; raise `ClientMistake`."""
+    """Return the fields of a message of the official client; raise `ClientMistake`."""
     if not hasattr(message, "lite_topic"):
         raise ClientMistake(
             f"It takes a NewMessage, or a Message of the official client, and this is {kind_of(message)}: "
@@ -200,9 +210,11 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 
 def fields_of_new(message: NewMessage, now_ms: int) -> dict[str, Any]:
-    """Return what a NewMessage says; a delay, and the span of a move, count from now. Raise `ClientMistake`.
+    """Return the fields of a NewMessage. Delays and the time span of a move count from now.
 
-    What the table has no column for are the properties by which any client of any language says it.
+    Raises `ClientMistake`.
+
+    Fields without a column are stored as the properties that clients of any language can set.
     """
     if message.idempotency_key:
         raise ClientMistake("The outbox gives each message an idempotency_key of its own: leave it out.")
@@ -219,7 +231,7 @@ def fields_of_new(message: NewMessage, now_ms: int) -> dict[str, Any]:
 
 
 def timer_properties(wire: Mapping[str, Any], now_ms: int) -> dict[str, str]:
-    """Return the properties for fields of a request that are about timers (`docs/http.md`)."""
+    """Return message properties for the timer fields of a request (`docs/http.md`)."""
     said: dict[str, Any] = {}
     if "in" in wire or "at" in wire:
         said[DELIVER_MS] = wire["at"] if "at" in wire else now_ms + span_ms(wire["in"])
@@ -234,22 +246,22 @@ def timer_properties(wire: Mapping[str, Any], now_ms: int) -> dict[str, str]:
 
 
 def order_key_of(group: str | None, keys: Sequence[str]) -> str | None:
-    """Return what a message's order is kept by when the user names nothing.
+    """Return the default order key of a message.
 
-    Of several keys none is chosen.
+    If the message has several keys, it has no default order key.
     """
     return group or (keys[0] if len(keys) == 1 else None)
 
 
 def short(order_key: str | None) -> str | None:
-    """Return what stands in a row for what an order is kept by."""
+    """Return an order key as stored in a row. A long key is hashed."""
     if order_key is None or len(order_key) <= ORDER_KEY_CHARACTERS:
         return order_key
     return f"sha256:{sha256(order_key.encode()).hexdigest()}"
 
 
 def new_message_of(row: Row[Any]) -> NewMessage:
-    """Return the message that a row keeps; the row's id is the message's, too."""
+    """Return the message of a row. The row's `outbox_id` is used as the message id."""
     return NewMessage(
         row.topic,
         bytes(row.body),
@@ -263,7 +275,7 @@ def new_message_of(row: Row[Any]) -> NewMessage:
 
 
 def message_of(row: Row[Any]) -> Message:
-    """Return the same as a message of the official client's; its delivery time has whole seconds."""
+    """Return the message of a row for the official client, with a delivery time in whole seconds."""
     with needing("rocketmq"):
         from rocketmq import Message
     message = Message()

@@ -1,16 +1,17 @@
-"""Short transactions of ours on an engine of the user's, whatever it, its pool or its server is set to.
+"""Short internal transactions on the user's engine, independent of the settings of engine, pool and server.
 
-An engine, a pool's listener or the server may choose an isolation level, or let the driver commit each
-statement. Neither is fit for ours:
-- Where each statement commits, two relays claim one row, and a crash inside a move loses the row.
-- In MySQL and SQLite, READ UNCOMMITTED shows what may be rolled back; in MySQL, SERIALIZABLE locks what it
-  reads. At REPEATABLE READ or SERIALIZABLE, PostgreSQL lets two relays fail each other's marks.
+The engine, a pool listener or the server may set an isolation level or autocommit mode. Neither is suitable
+for these transactions:
+- In autocommit mode, two relays can claim the same row, and a crash during a move loses the row.
+- In MySQL and SQLite, READ UNCOMMITTED shows uncommitted changes. In MySQL, SERIALIZABLE locks the rows that
+  it reads. In PostgreSQL, two relays at REPEATABLE READ or SERIALIZABLE invalidate each other's marks.
 
-A level that is set by SQLAlchemy is reset to the engine's default when the connection goes back to its pool:
-the pool's autocommit, or level, is gone then, and the owner's next writes with it. So nothing is set that
-outlives a transaction: it is begun by a statement that names its level, and ended by a statement, too.
+If SQLAlchemy sets an isolation level, it resets the level to the engine's default when the connection is
+returned to the pool. An autocommit mode or level that the pool has set is then lost for the next user of the
+connection. Nothing is set that outlives a transaction: each transaction begins with a statement that
+specifies the level, and ends with a statement.
 
-Cost: a statement or two at the begin; at the end one, where the driver may commit each statement.
+Cost: one or two statements at the beginning, and one at the end if the driver may be in autocommit mode.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _BEGIN_IN_MYSQL: Final = (f"SET TRANSACTION {_READ_COMMITTED}", "START TRANSACTI
 
 @contextmanager
 def own_transaction(engine: Engine) -> Iterator[Connection]:
-    """Give a connection in a transaction of ours, which commits at the end; an exception rolls it back.
+    """Yield a connection in an internal transaction, which commits at the end. An exception rolls it back.
 
-    On SQLite it is deferred: let its first statement be one that writes, if any is.
+    On SQLite the transaction is deferred. If it writes, its first statement should be a write.
     """
     with own_connection(engine) as connection:
         begin(connection)
@@ -50,7 +51,7 @@ def own_transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def own_connection(engine: Engine) -> Iterator[Connection]:
-    """Give a connection for transactions that are begun and ended by the functions below."""
+    """Yield a connection for transactions that are begun and ended by the functions below."""
     refuse_no_engine(engine)
     with engine.connect() as connection:
         try:
@@ -63,10 +64,10 @@ def own_connection(engine: Engine) -> Iterator[Connection]:
 
 
 def begin(connection: Connection) -> None:
-    """Begin a transaction on a connection that is in none.
+    """Begin a transaction on a connection without an open transaction.
 
-    In PostgreSQL and MySQL that is done before SQLAlchemy does: a listener of the user's, to which it tells
-    that a transaction begins, may read, and what is read first settles the level.
+    In PostgreSQL and MySQL, the transaction begins before SQLAlchemy's transaction. SQLAlchemy notifies the
+    user's listeners of its begin, and a listener that reads would fix the isolation level.
     """
     if connection.dialect.name in MYSQL:
         _send(connection, *_BEGIN_IN_MYSQL)
@@ -79,38 +80,38 @@ def begin(connection: Connection) -> None:
 
 
 def commit(connection: Connection) -> None:
-    """Commit it."""
+    """Commit the transaction."""
     if _may_commit_each(connection):
         connection.exec_driver_sql("COMMIT")
     connection.commit()
 
 
 def roll_back(connection: Connection) -> None:
-    """Roll it back."""
+    """Roll the transaction back."""
     if connection.in_transaction() and not connection.invalidated and _may_commit_each(connection):
         connection.exec_driver_sql("ROLLBACK")
     connection.rollback()
 
 
 def driver_of(connection: Connection) -> Any:
-    """Return the driver's own connection."""
+    """Return the driver's connection."""
     return connection.connection.driver_connection
 
 
 def _commits_each(connection: Connection) -> bool:
-    """Return whether PostgreSQL's driver commits each statement."""
+    """Return whether the PostgreSQL driver is in autocommit mode."""
     return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 
 def _may_commit_each(connection: Connection) -> bool:
-    """Return whether a call of the driver may leave our transaction open."""
+    """Return whether a commit or rollback call of the driver may leave the transaction open."""
     if connection.dialect.name == "sqlite":
         return bool(driver_of(connection).in_transaction)
     return connection.dialect.name in MYSQL or _commits_each(connection)
 
 
 def _send(connection: Connection, *statements: str) -> None:
-    """Send statements before SQLAlchemy begins; raise `DBAPIError`, as it does."""
+    """Send statements before SQLAlchemy begins a transaction. Raises `DBAPIError`, as SQLAlchemy does."""
     made: Any = connection.connection.dbapi_connection
     statement = ""
     try:
@@ -125,7 +126,7 @@ def _send(connection: Connection, *statements: str) -> None:
 
 @contextmanager
 def _without_dirty_reads(connection: Connection) -> Iterator[None]:
-    """Let connections of SQLite that share a cache see committed rows only."""
+    """Disable dirty reads on SQLite connections that share a cache."""
     driver = driver_of(connection)
     is_dirty = connection.dialect.name == "sqlite" and driver.execute(_READS_DIRTY).fetchone() == (1,)
     if is_dirty:
@@ -138,7 +139,7 @@ def _without_dirty_reads(connection: Connection) -> Iterator[None]:
 
 
 def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """Delete rows whose time is before a time, in steps of a transaction each; return how many."""
+    """Delete rows older than a time, in steps of one transaction each. Returns the number of deleted rows."""
     refuse_no_engine(engine)
     refuse_no_time(before_ms)
     deleted = 0
@@ -149,7 +150,7 @@ def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max:
 
 
 def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """One step of `delete_before`."""
+    """Delete one batch of rows."""
     keys = tuple(column.table.primary_key)
     old = select(*keys).where(column < before_ms).limit(rows_max)
     with own_transaction(engine) as connection:
@@ -157,7 +158,7 @@ def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: i
 
 
 def delete_some_of_mysql(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """Do the same row by row: InnoDB locks whatever row a search for more than one comes by."""
+    """Delete one batch of rows on MySQL, row by row. InnoDB locks every row that a range search reads."""
     keys = tuple(column.table.primary_key)
     is_one = [column < before_ms, *(key == bindparam(f"one_{key.name}") for key in keys)]
     with own_transaction(engine) as connection:

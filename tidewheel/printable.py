@@ -1,8 +1,8 @@
-"""Text that a stranger may have written, as one line of a terminal or a log.
+"""Escaping of untrusted text for output on one line of a terminal or a log.
 
-Bodies, keys, properties and client ids may hold escape sequences, which move the cursor or set the title,
-line breaks, which forge a line, and marks that reverse what follows. Each such character is written as Python
-writes it in a string: \\n, \\x1b, \\u202e. Blanks of all scripts, letters and signs stay.
+Message bodies, keys, properties and client ids may contain escape sequences that control the terminal, line
+breaks that forge a line, and marks that reverse the text direction. Each such character is replaced by its
+Python escape sequence: \\n, \\x1b, \\u202e. Letters, symbols and blanks of all scripts are not changed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import unicodedata
 
 
 def one_line(text: str) -> str:
-    """Return text in which what is not printable is written out."""
+    """Return the text with nonprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(letter if _is_shown(letter) else written_out(letter) for letter in text)
 
 
 def written_out(letter: str) -> str:
-    """Return a character as Python writes it: \\n, \\x1b, \\u202e."""
+    """Return a character as a Python escape sequence: \\n, \\x1b, \\u202e."""
     return letter.encode("unicode_escape").decode("ascii")
 
 

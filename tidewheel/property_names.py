@@ -1,4 +1,4 @@
-"""Names of properties that mean something to the broker, or to RocketMQ, and which of them are reserved."""
+"""Names of message properties that are used by the broker or by RocketMQ, and the reserved names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMER_NAMES: Final = "TW_TIMER_NAMES"
 CANCELS: Final = "TW_CANCELS"
 CANCELS_TOPIC: Final = "TW_CANCELS_TOPIC"
 HELD: Final = "TW_HELD"
-"""Marks a delayed message that a hold of its topic kept from delivery when it was due."""
+"""Set on a delayed message that was due while its topic was on hold."""
 SCHEDULE: Final = "TW_SCHEDULE"
 OCCURRENCE_MS: Final = "TW_OCCURRENCE_MS"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -45,10 +45,10 @@ FOR_GROUP: Final = "TW_FOR_GROUP"
 REDRIVE_OF: Final = "TW_REDRIVE_OF"
 ORIGIN_TOPIC: Final = "TW_ORIGIN_TOPIC"
 KEY_LENGTHS: Final = "TW_KEY_LENGTHS"
-"""Where a key of the message has a blank: how many characters each key of KEYS has, with a blank between."""
+"""The length of each key of KEYS in characters, separated by blanks. Set only if a key contains a blank."""
 
 PRIORITY_MAX: Final = 0x7FFFFFFF
-"""The highest that the protocol can carry; what counts is limited by the queues of the topic."""
+"""The maximum value in the protocol. The effective maximum depends on the number of queues of the topic."""
 
 RESERVED: Final = frozenset({
     MESSAGE_ID, TAG, KEYS, MESSAGE_GROUP, LITE_TOPIC, PRIORITY, TRACE_CONTEXT, REAL_TOPIC, REAL_QUEUE_ID,
@@ -64,4 +64,6 @@ RESERVED: Final = frozenset({
     DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR, FOR_GROUP, REDRIVE_OF,
     ORIGIN_TOPIC, KEY_LENGTHS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
 })  # fmt: skip
-"""Names that users may not set: they would change what the broker or a RocketMQ reader understands."""
+"""Names that users may not set, because they would change how the broker or a RocketMQ client interprets the
+message.
+"""

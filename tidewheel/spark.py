@@ -1,18 +1,18 @@
-"""The log as a Spark data source, in a session of the user's own.
+"""The log as a Spark data source for user sessions.
 
     from tidewheel.spark import register
 
     register(spark)
     spark.read.format("tidewheel").load("/var/lib/tidewheel")
 
-The source is a part of the broker's packages, which are on nobody's path (`tidewheel/command.py`), and Spark
-imports it in the session's process and in each worker's. So the session is given one zip of them, which Spark
-puts on both paths. A program that has a package of one of their names (`commitlog`, `txn`, ...) beside it
-cannot use the source in the same process.
+The data source is part of the broker's packages, which are not on the import path (`tidewheel/command.py`),
+and Spark imports it in the session's process and in each worker process. The session therefore gets a zip
+archive of these packages, which Spark adds to both import paths. A program that has a package with the same
+name as a broker package (`commitlog`, `txn`, ...) cannot use the data source in the same process.
 
     python -m tidewheel.spark tidewheel-spark.zip
 
-writes that zip for `spark-submit --py-files`.
+writes this archive for `spark-submit --py-files`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ NAME: Final = "tidewheel-spark.zip"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "tidewheel" known to a session, and its workers able to read it.
+    """Register the format "tidewheel" with a session and its workers.
 
     Raises:
-        LibraryMissing: when the extra `audit` is not installed.
-        ConfigurationError: when the program has packages of its own with the names of the broker's.
+        LibraryMissing: If the extra `audit` is not installed.
+        ConfigurationError: If the program has packages with the names of the broker's packages.
     """
     require("audit")
     path = Path(tempfile.mkdtemp(prefix="tidewheel-spark-")) / NAME
     write_archive(path)
     context = spark.sparkContext
     context.addPyFile(str(path))
-    # The processes that plan a stream are given no such files, only the environment.
+    # The processes that plan a stream do not receive these files, only the environment.
     before = context.environment.get("PYTHONPATH", "")
     context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(path)]))
     found = source()
@@ -57,7 +57,7 @@ def register(spark: SparkSession) -> None:
 
 
 def source() -> Any:
-    """Return the class of the data source: the broker's, so imported by name, and only from the zip."""
+    """Return the class of the data source. It is imported by name from the archive or the broker's folder."""
     for package in PACKAGES:
         found = importlib.import_module(package).__file__ or ""
         if not (Path(found).parents[1].name == NAME or Path(found).is_relative_to(broker_path())):
@@ -69,9 +69,11 @@ def source() -> Any:
 
 
 def write_archive(path: Path) -> int:
-    """Write the zip of what the data source and the audit import; return how many files it holds.
+    """Write the archive of the modules that the data source and the audit import.
 
-    It holds nothing that a worker must have by other ways (numpy, pyarrow, isal, pyspark).
+    Returns the number of files.
+
+    Libraries that must be installed on the workers (numpy, pyarrow, isal, pyspark) are not included.
     """
     own = Path(__file__).parent
     files = [(file, Path("tidewheel") / file.relative_to(own)) for file in own.glob("*.py")]

@@ -1,15 +1,16 @@
-"""A savepoint of SQLite is inside a transaction: whatever it holds ends with the session that it is part of.
+"""SQLite savepoints are always set inside a transaction, so that their changes are committed with the
+session.
 
-Python's sqlite3 begins a transaction before the first statement that writes, and not before SAVEPOINT. A
-block of `session.begin_nested()` that comes first is then a transaction of its own: what it holds is
-committed when it ends, and an exception later rolls nothing back. What is added in it "to the session's
-transaction" would stay without the session's other rows.
+Python's sqlite3 begins a transaction before the first statement that writes, but not before SAVEPOINT. A
+block of `session.begin_nested()` at the beginning of a session would then be a separate transaction, which is
+committed when the block ends and cannot be rolled back later. Rows that are added in the block would be
+committed without the session's other rows.
 
-So a transaction is begun before such a savepoint, on every engine of the process (a listener of the class
-Engine), since nothing tells afterwards how a savepoint was begun. It is what SQLAlchemy's manual advises for
-SQLite, and does nothing where a transaction is open or the driver commits each statement by itself.
+A transaction is therefore begun before such a savepoint, on every engine of the process (by a listener on the
+class Engine), because it cannot be determined later how a savepoint was begun. SQLAlchemy's documentation
+recommends this for SQLite. It has no effect if a transaction is open or the driver is in autocommit mode.
 
-Weak spot: a savepoint that was set before this module was imported.
+Weak spot: savepoints that were set before this module was imported are not covered.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _alone: WeakSet[Connection] = WeakSet()
-"""Connections whose outermost savepoint was set outside of a transaction."""
+"""Connections whose outermost savepoint was set outside a transaction."""
 
 
 def begin_before_savepoints() -> None:
-    """Let each savepoint of SQLite be set inside a transaction, from now on, once for the process."""
+    """Begin a transaction before each outermost savepoint on SQLite, in the whole process."""
     if not event.contains(Engine, "savepoint", _begin):
         event.listen(Engine, "savepoint", _begin)
 
 
 def commits_by_itself(driver: Any) -> bool:
-    """Return whether a connection of sqlite3, or aiosqlite, is in a transaction only where BEGIN was sent."""
-    own = getattr(driver, "_conn", driver)  # aiosqlite's; `autocommit` is of Python 3.12 and newer
+    """Return whether a sqlite3 or aiosqlite connection is in a transaction only after an explicit BEGIN."""
+    own = getattr(driver, "_conn", driver)  # connection of aiosqlite; `autocommit` exists since Python 3.12
     return driver.isolation_level is None or getattr(own, "autocommit", None) is True
 
 
 def is_in_lone_savepoint(connection: Connection) -> bool:
-    """Return whether the connection is in a savepoint whose end commits, as no transaction is around it."""
+    """Return whether the connection is in a savepoint outside a transaction, whose release commits."""
     return connection in _alone and connection.in_nested_transaction()
 
 

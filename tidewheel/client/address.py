@@ -190,7 +190,7 @@ def is_direct(url: str, *, has_token: bool) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address. The only host name that counts as loopback is `localhost`."""
+    """Return whether a host is a loopback address. The only accepted host name is `localhost`."""
     try:
         address = ip_address(host)
     except ValueError:

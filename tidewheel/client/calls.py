@@ -379,7 +379,7 @@ def reject(group: str, handle: str, reason: str) -> Steps[None]:
 
 
 def one_line(reason: str) -> str:
-    """Return a reason as one line of printable characters, truncated to the length that the broker accepts."""
+    """Return a reason as one line of printable characters, truncated to the broker's limit."""
     line = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
     return "".join(one if one.isprintable() else "?" for one in line)
 

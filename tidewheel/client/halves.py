@@ -66,7 +66,7 @@ def commit(transaction_id: str, message: NewMessage) -> Steps[TimerResult | None
 
 
 def end(transaction_id: str, how: End) -> Steps[None]:
-    """End a transaction, or report that its outcome is unknown. Raises `TransactionEnded` as `commit` does."""
+    """End a transaction or report an unknown outcome. Raises `TransactionEnded` as `commit` does."""
     return asked(end_request(transaction_id, how), lambda *_: None)
 
 

@@ -233,7 +233,7 @@ class Running:
             del self._in_hand[held.message.place]
 
     async def _run_one(self, held: Held) -> bool:
-        """Run the function for a message and end the message. Returns whether the message was acknowledged."""
+        """Run the function for a message and end the message. Returns whether it was acknowledged."""
         one, message = self._consumer, held.message
         end: End = Ack()
         try:

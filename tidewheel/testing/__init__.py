@@ -1,1 +1,1 @@
-"""For tests of applications: a real broker with a virtual clock, as a pytest fixture."""
+"""Test support for applications: a real broker with a virtual clock, as a pytest fixture."""

@@ -1,4 +1,4 @@
-"""What a test holds: the broker of its session, a namespace of its own, and the clock."""
+"""The object behind the `tidewheel` fixture: the broker of the session, a namespace, and the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A delayed message that waits. `topic` is the test's name for it, `due_ms` is real time since 1970."""
+    """A pending delayed message.
+
+    `topic` is the topic name without the namespace; `due_ms` is in milliseconds since 1970, in real time.
+    """
 
     message_id: str
     topic: str
@@ -27,13 +30,13 @@ class Pending:
 
     @property
     def due_in(self) -> timedelta:
-        """How far the clock must be advanced until the message is due."""
+        """The time by which the clock must be advanced until the message is due."""
         return timedelta(milliseconds=self.due_ms - time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of the broker's metrics, of all namespaces."""
+    """A sample of the broker's metrics. Metrics cover all namespaces."""
 
     name: str
     labels: dict[str, str]
@@ -41,11 +44,11 @@ class Sample:
 
 
 class Tidewheel:
-    """A real broker with a virtual clock, as one test sees it.
+    """A real broker with a virtual clock, as used by one test.
 
     `client` sends and receives over HTTP. The official client takes `endpoint` and `namespace`:
-    `ClientConfiguration(endpoint, Credentials(), namespace)`. Topics and groups of other tests are out of
-    sight; all tests share the clock and the process.
+    `ClientConfiguration(endpoint, Credentials(), namespace)`. Topics and groups of other tests are not
+    visible. All tests share the clock and the broker process.
     """
 
     def __init__(self, process: BrokerProcess, namespace: str) -> None:
@@ -54,7 +57,7 @@ class Tidewheel:
 
     @property
     def endpoint(self) -> str:
-        """HOST:PORT for clients; it stays the same over a restart."""
+        """HOST:PORT of the broker's gRPC interface. It does not change on a restart."""
         return self._process.listen
 
     @property
@@ -64,7 +67,7 @@ class Tidewheel:
 
     @property
     def client(self) -> Client:
-        """A client over HTTP, in this test's namespace; it needs httpx2 or httpx."""
+        """An HTTP client in this test's namespace. It requires httpx2 or httpx."""
         if self._client is None:
             from tidewheel.client.clients import Client
 
@@ -72,15 +75,17 @@ class Tidewheel:
         return self._client
 
     def advance(self, by: str | timedelta) -> None:
-        """Let time pass, such as "30m" or "1h30m"; return when everything due on the way is stored.
+        """Advance the clock by a time span such as "30m" or "1h30m".
 
-        Consumers get it as they would: wait for what they do with it.
+        Returns when all messages that became due are stored.
+
+        Consumers receive these messages asynchronously, so a test must wait for their effects.
         """
         span = f"{-(-by // MILLISECOND)}ms" if isinstance(by, timedelta) else by
         self._process.post("/api/clock/advance", {"by": span})
 
     def pending(self) -> list[Pending]:
-        """Return the delayed messages of this test that wait, the first due first, 1,000 at most."""
+        """Return the pending delayed messages of this test in order of due time, at most 1,000."""
         prefix = f"{self.namespace}%"
         query = {"topic-prefix": prefix, "limit": str(TIMERS_MAX)}
         return [
@@ -91,14 +96,14 @@ class Tidewheel:
         ]
 
     def metrics(self) -> list[Sample]:
-        """Return everything the broker measures, for all tests together."""
+        """Return all metrics of the broker. They cover all tests."""
         from prometheus_client.parser import text_string_to_metric_families
 
         families = text_string_to_metric_families(self._process.scrape())
         return [Sample(one.name, one.labels, one.value) for family in families for one in family.samples]
 
     def crash(self) -> None:
-        """Kill the broker where it stands, as `kill -9` does."""
+        """Kill the broker as `kill -9` does."""
         self._process.kill()
 
     def close(self) -> None:
@@ -107,7 +112,7 @@ class Tidewheel:
             self._client.close()
 
     def restart(self) -> None:
-        """Start the broker again on the same store and address; one that still runs is stopped first."""
+        """Start the broker again on the same store and address. A running broker is stopped first."""
         if self._process.is_running:
             self._process.stop()
         self._process.start()

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixture `tidewheel`, a real broker with a virtual clock.
+"""The pytest plugin with the fixture `tidewheel`, a real broker with a virtual clock.
 
     def test_an_unpaid_order_times_out(tidewheel):
         tidewheel.client.send("deadlines", "order 7", delay="30m", key="order:7")
@@ -7,17 +7,18 @@
 
 The official client takes `ClientConfiguration(tidewheel.endpoint, Credentials(), tidewheel.namespace)`.
 
-One broker serves the whole session, on a temporary store; it starts when the first test asks for it. Each
-test gets a namespace of its own, which costs nothing. A broker that a test left dead is started again for
-the next one. Override `tidewheel_options` (session scope) in your conftest.py for flags of `tidewheel serve`.
+One broker with a temporary store serves the whole session. It is started when the first test uses it. Each
+test gets a separate namespace, which has no cost. A broker that has crashed in a test is restarted for the
+next test. To pass options to `tidewheel serve`, override `tidewheel_options` (session scope) in your
+conftest.py.
 
-The official Python client logs to ~/logs/rocketmq_python from the moment it is imported. To keep that out of
-your home, set HOME before its first import, at the top of the conftest.py that comes first:
+The official Python client begins to log to ~/logs/rocketmq_python when it is imported. To log to another
+directory, set HOME before the first import, at the top of the first conftest.py:
 
     os.environ["HOME"] = tempfile.mkdtemp()
     import rocketmq
 
-This plugin never imports it, and sets HOME for its broker's process only.
+This plugin never imports the official client, and sets HOME only for its broker process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tidewheel_options() -> Sequence[str]:
-    """Return flags for `tidewheel serve`, such as ("--no-auto-create",); override it to choose some."""
+    """Return options for `tidewheel serve`, such as ("--no-auto-create",).
+
+    Override this fixture to set options.
+    """
     return ()
 
 
@@ -43,7 +47,7 @@ def tidewheel_options() -> Sequence[str]:
 def tidewheel_process(
     tmp_path_factory: pytest.TempPathFactory, tidewheel_options: Sequence[str]
 ) -> Iterator[BrokerProcess]:
-    """Yield the session's broker."""
+    """Yield the broker process of the session."""
     from tidewheel.testing.process import BrokerProcess
 
     process = BrokerProcess(tmp_path_factory.mktemp("tidewheel"), tidewheel_options)
@@ -56,7 +60,7 @@ def tidewheel_process(
 
 @pytest.fixture
 def tidewheel(tidewheel_process: BrokerProcess) -> Iterator[Tidewheel]:
-    """Yield a real broker with a virtual clock, and a namespace of this test's own."""
+    """Yield a real broker with a virtual clock and a separate namespace for this test."""
     from tidewheel.testing.kit import Tidewheel
 
     if not tidewheel_process.is_running:

@@ -1,8 +1,8 @@
-"""A broker in a process of its own: started, killed and started again on the same store and ports.
+"""A broker in a separate process that can be started, killed, and restarted on the same store and ports.
 
-Its settings are those of its options: no TIDEWHEEL_* variable of the developer's, and no tidewheel.toml.
+The broker is configured only by its options. TIDEWHEEL_* variables and tidewheel.toml are ignored.
 
-It is talked to over HTTP only: the process of the tests is an application, which has nothing of the broker.
+The test process uses only HTTP, because it is an application without the broker's packages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_AGAIN_SECONDS = 0.01
 LAST_LINES = 40
 SEGMENT_BYTES = 16 * 1024 * 1024
 DIRECT = build_opener(ProxyHandler({}))
-"""No proxy of the developer's environment leads to the broker, which listens on loopback."""
+"""Requests to the broker on loopback bypass the proxies of the environment."""
 
 
 class BrokerFailed(Exception):
@@ -38,7 +38,7 @@ class BrokerFailed(Exception):
 
 
 class BrokerProcess:
-    """A broker whose files lie in `folder`, with a virtual clock."""
+    """A broker with a virtual clock whose files are in `folder`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker's process was started and has not ended."""
+        """Whether the broker process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -64,7 +64,7 @@ class BrokerProcess:
         return self._started().pid
 
     def start(self) -> None:
-        """Start the broker and wait until it serves; raise `BrokerFailed` with its last words."""
+        """Start the broker and wait until it is ready. `BrokerFailed` includes the last log lines."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             alone = without_settings(os.environ) | {"HOME": str(self._folder)}
@@ -74,16 +74,16 @@ class BrokerProcess:
         self.listen, self.http = facts["listen"], facts["http"]
 
     def kill(self) -> None:
-        """Kill the broker as `kill -9` does; what was acknowledged is on disk.
+        """Kill the broker as `kill -9` does. Acknowledged messages are on disk.
 
-        Raise `BrokerFailed` if it was never started.
+        Raises `BrokerFailed` if the broker was never started.
         """
         process = self._started()
         process.kill()
         process.wait()
 
     def stop(self) -> None:
-        """Stop the broker as Ctrl-C does, or kill it if it does not end."""
+        """Stop the broker as SIGTERM does, and kill it if it does not stop."""
         if self._process is None:
             return
         self._process.terminate()
@@ -93,11 +93,11 @@ class BrokerProcess:
             self.kill()
 
     def get(self, path: str, **query: str) -> Any:
-        """Ask the JSON interface."""
+        """Send a GET request to the HTTP interface and return the JSON of the answer."""
         return json.loads(self._answer(Request(f"http://{self.http}{path}?{urlencode(query)}")))
 
     def post(self, path: str, body: object) -> Any:
-        """Hand something in over the JSON interface."""
+        """Send a POST request to the HTTP interface and return the JSON of the answer."""
         data, json_type = json.dumps(body).encode(), {"Content-Type": "application/json"}
         request = Request(f"http://{self.http}{path}", data, json_type, method="POST")
         return json.loads(self._answer(request))
@@ -152,7 +152,10 @@ class BrokerProcess:
 
 
 def _fate(process: subprocess.Popen[bytes]) -> str:
-    """Return whether a broker that gave no answer has ended, and how; a dying one closes its ports first."""
+    """Return whether a broker that gave no answer has ended, and how.
+
+    A process that is ending closes its ports first.
+    """
     try:
         return f"The broker has ended, {_ending(process.wait(DYING_SECONDS))}."
     except subprocess.TimeoutExpired:
@@ -160,5 +163,5 @@ def _fate(process: subprocess.Popen[bytes]) -> str:
 
 
 def _ending(code: int) -> str:
-    """Return how a process ended, by its exit code."""
+    """Return how a process ended, according to its exit code."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
