@@ -1,6 +1,4 @@
-"""Classification of database errors by their codes:
-
-SQLSTATE for PostgreSQL, error number for MySQL, and error message for SQLite.
+"""Classification of database errors by SQLSTATE (PostgreSQL), error number (MySQL), or message (SQLite).
 
 Two errors are part of normal operation. In a deadlock, the database rolls one transaction back; in
 PostgreSQL, a conflict at REPEATABLE READ or SERIALIZABLE has the same effect. A lock timeout occurs when a
