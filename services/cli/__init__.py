@@ -1,1 +1,1 @@
-"""The `tidewheel` command: words for people, exit codes for scripts."""
+"""The `tidewheel` command, with text output for users and exit codes for scripts."""

@@ -1,4 +1,4 @@
-"""The table of sub-commands, by room and file; `services.cli.main` has the rules for one."""
+"""The table of subcommands. The rules for a subcommand are in `services.cli.main`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A sub-command: its module below `services.cli`, its line in the list of commands, its extra."""
+    """A subcommand: its module below `services.cli`, its line in the list of commands, and its extra."""
 
     module: str
     summary: str

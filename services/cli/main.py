@@ -1,18 +1,19 @@
-"""The `tidewheel` command: a table of sub-commands, each imported only when it is used.
+"""The `tidewheel` command. Each subcommand is imported only when it is used.
 
-The rule for a sub-command:
-1. It is one line in `commands.py` and one module in a room, `<room>/<name>.py`, that holds
-   `app = typer.Typer(add_completion=False)`: one `@app.command()` for `tidewheel <name>`, several (or an
-   `@app.callback()`) for `tidewheel <name> <verb>`.
-2. Its help ends with an example; it takes `--json` where it prints data. Data goes to stdout, talk to stderr
-   (`services.cli.terminal.output` has both).
-3. It raises `TidewheelError`s and lets them go: `main` prints "TW-nnn what, where, what next" and exits with
-   the error's `exit_code`. Other exit codes: `raise typer.Exit(code)`. 0 done, 1 a difference was found,
-   2 wrong usage, 3 cannot reach or start, 4 not found or refused by state, 5 damage, 130 interrupted.
+Rules for a subcommand:
+1. A subcommand is one line in `commands.py` and one module, `<room>/<name>.py`, that contains `app =
+   typer.Typer(add_completion=False)`. It has one `@app.command()` for `tidewheel <name>`, or several commands
+   (or an `@app.callback()`) for `tidewheel <name> <verb>`.
+2. Its help ends with an example. It has the option `--json` if it prints data. Data is written to stdout, and
+   other messages to stderr (`services.cli.terminal.output`).
+3. A subcommand does not catch `TidewheelError`. `main` prints the code and the message, and exits with the
+   error's `exit_code`. Other exit codes are set by `raise typer.Exit(code)`. 0 success, 1 a difference was
+   found, 2 wrong usage, 3 unreachable or cannot start, 4 not found or refused by state, 5 damage, 130
+   interrupted.
 
-Importing is lazy because Spark, gRPC and SQLAlchemy each cost more than `tidewheel --help` may take; so do
-the library of the command line, which the list of commands does without, and pydantic, by which that library
-converts values (`services/cli/root.py`). `benchmarks/cli.py` measures both.
+Imports are lazy because Spark, gRPC and SQLAlchemy each take longer to import than `tidewheel --help` may
+take in total. The same applies to Typer, which the list of commands does not use, and to pydantic, which
+Typer uses to convert values (`services/cli/root.py`). `benchmarks/cli.py` measures these times.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 EXIT_NOT_READ = 141
-"""What a shell says of a process that ended by SIGPIPE."""
+"""Exit code that a shell reports for a process ended by SIGPIPE."""
 HELP: Final[tuple[list[str], ...]] = ([], ["--help"], ["-h"])
 VARIABLE_PREFIX: Final = "TIDEWHEEL_"
 LOGGING: Final = (["serve"], ["dev"])
-"""Commands whose log says it."""
+"""Commands that report ignored variables in their log."""
 VERSION: Final[tuple[list[str], ...]] = (["--version"], ["-V"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; errors that Tidewheel raises on purpose become one line and an exit code."""
+    """Run the command line. A `TidewheelError` is printed as one line and sets the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     with standard_streams():
         try:
@@ -52,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
-        except BrokenPipeError:  # whoever reads, `head` perhaps, has read enough
+        except BrokenPipeError:  # the reader of the pipe, such as `head`, has exited
             sys.exit(EXIT_NOT_READ)
 
 
 def print_and_flush(given: list[str]) -> None:
-    """Do what the command line says; its result is written when this ends, or it raises what kept it."""
+    """Run the command line and flush stdout, so that write errors are raised here."""
     try:
         require_assertions()
         if given in HELP:
@@ -78,7 +79,7 @@ def own_version() -> str:
 
 
 def help_text() -> str:
-    """Return the list of commands, drawn without the library of the command line: its import takes 70 ms."""
+    """Return the list of commands. It is formatted without Typer, whose import takes 70 ms."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:<{width}}  {entry.summary}" for name, entry in COMMANDS.items())
     return f"""Usage: tidewheel COMMAND ...
@@ -93,7 +94,7 @@ Completion in your shell:  tidewheel --install-completion. Which version:  tidew
 
 
 def run(arguments: list[str]) -> None:
-    """Run the command line; raise `LibraryMissing` where a library of an extra is not installed."""
+    """Run the command line; raise `LibraryMissing` if a library of an extra is not installed."""
     from services.cli.root import root
 
     if arguments[:1] not in LOGGING and any(name.startswith(VARIABLE_PREFIX) for name in os.environ):
@@ -111,14 +112,14 @@ def run(arguments: list[str]) -> None:
 
 
 def complain(sentence: str) -> None:
-    """Say what is wrong, as commands say everything."""
+    """Print an error message to stderr."""
     from services.cli.terminal.output import say
 
     say(sentence)
 
 
 def warn_of_variables() -> None:
-    """Say which variables look like settings and are none."""
+    """Print a warning for each environment variable that looks like a setting but is unknown."""
     from services.settings.config import ignored_variables
     from services.settings.errors import UnknownSetting
 

@@ -1,4 +1,6 @@
-"""The command line's root: it knows every sub-command's summary and imports only the one that is called."""
+"""The root of the command line, which lists all subcommands and imports only the subcommand that is
+called.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,23 @@ from typer.main import get_command
 from services.cli.commands import COMMANDS
 
 _UsageError: Any = typer.BadParameter.__base__
-"""The mistakes in how a command is used; each release of Typer has it in another place."""
+"""Base class of usage errors. Its module differs between releases of Typer."""
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows every sub-command's summary and imports only the one that is called."""
+    """A group that lists all subcommands and imports only the subcommand that is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Import the sub-command that was asked for."""
+        """Import the requested subcommand."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, load(name) if name and stand_in else stand_in, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the sub-command; a mistake in its usage says what to write instead."""
+        """Run the subcommand. A usage error is printed with advice."""
         try:
             return super().invoke(ctx)
         except _UsageError as error:
@@ -40,17 +42,16 @@ class LazyGroup(TyperGroup):
 
 
 class AsGiven:
-    """Convert a parameter's value where it must be: a text that is to be a text, or a default, is as it is.
+    """Converts the value of a parameter only if necessary. Texts and default values are not converted.
 
-    Typer makes a pydantic schema for every parameter, and imports pydantic for that: 100 ms of processor
-    time.
+    Typer creates a pydantic schema for each parameter, and the import of pydantic takes 100 ms of CPU time.
     """
 
     def __init__(self, descriptor: Any) -> None:
         self._descriptor = descriptor
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value as its command takes it; raise what Typer does where it cannot."""
+        """Return the converted value; raise the usage error of Typer if it is invalid."""
         is_one = not param.multiple and param.nargs == 1
         if value is None:
             return None if is_one else ()
@@ -62,9 +63,9 @@ class AsGiven:
         return build_conversion(self._descriptor).coerce(value, param=param, ctx=ctx)
 
     def _is_number(self, value: Any) -> bool:
-        """Return whether it is the text of a whole number that the parameter takes.
+        """Return whether the value is a valid integer for the parameter.
 
-        Typer says why it is not.
+        Otherwise, Typer reports the error.
         """
         if self._descriptor.annotation is not int or not isinstance(value, str) or not value.isascii():
             return False
@@ -77,12 +78,13 @@ class AsGiven:
 
 
 build_conversion: Any = getattr(core, "build_runtime_param", None)
-if build_conversion is not None:  # of Typer 0.29; another release converts as it likes
+# this function exists in Typer 0.29; other releases use their own conversion
+if build_conversion is not None:
     vars(core)["build_runtime_param"] = AsGiven
 
 
 def load(name: str) -> Any:
-    """Import the module of a sub-command and return its click command."""
+    """Import the module of a subcommand and return its click command."""
     module = importlib.import_module(f"services.cli.{COMMANDS[name].module}")
     command = get_command(module.app)
     command.name = name

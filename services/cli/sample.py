@@ -1,9 +1,9 @@
-"""`tidewheel sample`: a program in a language for a use, that runs as printed.
+"""`tidewheel sample`: print a sample program in a given language.
 
-Each file of `samples/LANGUAGE/` is a whole program, for one use, on a topic of its own, for the address that
-a broker has by default; `--endpoint` puts another in its place, `--tls` and `--no-tls` the line that says
-whether it uses TLS. The user comes from the environment: no secret is ever printed. What a client cannot do
-is a row of `LACKING`, with another way. `tests/clients/test_samples.py` runs all as they are printed.
+Each file of `samples/LANGUAGE/` is a complete program for one use, with its own topic and the default address
+of a broker. `--endpoint` replaces the address, and `--tls` and `--no-tls` replace the line that enables TLS.
+The user is read from the environment, so no secret is printed. `LACKING` lists the uses that a client does
+not support, with an alternative. `tests/clients/test_samples.py` runs all programs as printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Language(StrEnum):
-    """A language that has an official client; and Python with `tidewheel.Client`."""
+    """A language with an official client, or Python with `tidewheel.Client`."""
 
     PYTHON = "python"
     PYTHON_TIDEWHEEL = "python-tidewheel"
@@ -29,7 +29,7 @@ class Language(StrEnum):
 
 
 class Use(StrEnum):
-    """What a sample shows."""
+    """The subject of a sample."""
 
     PLAIN = "plain"
     DELAY = "delay"
@@ -40,7 +40,7 @@ class Use(StrEnum):
 
 
 class Form(NamedTuple):
-    """The programs of a language: their folder, the end of their names, what has TLS used and not used."""
+    """Programs of a language: folder, file suffix, and the lines with and without TLS."""
 
     folder: str
     suffix: str
@@ -59,7 +59,7 @@ FORMS: Final = {
     Language.GO: Form("go", ".go", "tls   = true\n", "tls   = false\n"),
     Language.RUST: Form("rust", ".rs"),
 }
-"""Rust's client has no TLS."""
+"""The Rust client does not support TLS."""
 
 LACKING: Final = {
     (Language.RUST, Use.PUSH): (
@@ -67,7 +67,7 @@ LACKING: Final = {
         "tidewheel sample rust --use plain."
     ),
 }
-"""What a client cannot do, and another way."""
+"""Uses that a client does not support, with an alternative."""
 
 
 @app.command()
@@ -88,11 +88,11 @@ def sample(
         typer.Option("--tls/--no-tls", help="Use TLS or plaintext; default: the default of the client."),
     ] = None,
 ) -> None:
-    """Print a program that sends and receives messages; its first lines say how to run it.
+    """Print a program that sends and receives messages. Its first lines explain how to run it.
 
-    Where the broker asks who calls (--auth), give the program the access key and the secret of a user in
-    TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY; one with tidewheel.Client, the file of a token in
-    TIDEWHEEL_HTTP_TOKEN.
+    For a broker with --auth, set TIDEWHEEL_ACCESS_KEY and TIDEWHEEL_SECRET_KEY to the access key and the
+    secret of a user. For a program with tidewheel.Client, set TIDEWHEEL_HTTP_TOKEN to the path of a token
+    file.
 
     Example: tidewheel sample python --use delay --endpoint 127.0.0.1:8081 > sample.py
     """
@@ -112,7 +112,10 @@ def sample(
 
 
 def program(language: Language, use: Use, endpoint: str | None = None, tls: bool | None = None) -> str:
-    """Return the program for a broker at `endpoint`, or at the usual; `tls` None leaves TLS to its client."""
+    """Return the program for a broker at `endpoint` or at the default address.
+
+    If `tls` is None, the client decides.
+    """
     form = FORMS[language]
     source = files("services.cli").joinpath("samples", form.folder, use + form.suffix).read_text("utf-8")
     if tls is not None and form.with_tls:

@@ -1,8 +1,8 @@
-"""What to write instead of an option that a command does not have, or of an argument that it does not take.
+"""Advice for unknown options and unexpected arguments of a command.
 
-The library of the command line names the options that are spelt alike, so that `--delay` is answered with
-`--help`. Here options are named by what they mean. The table has names of other brokers' commands and of our
-own HTTP fields; a name is suggested only where the command has it.
+Typer suggests options with a similar spelling, so that it would suggest `--help` for `--delay`. This module
+suggests options with a similar meaning. The table contains option names of other brokers' commands and field
+names of the HTTP interface. An option is suggested only if the command has it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "-t": ("--topic",),
     "-y": ("--yes",),
 }
-"""By an option that people try, those that they may mean, the likeliest first."""
+"""Maps unknown options to the options that may be meant, most likely first."""
 ARGUMENTS: Final[dict[str, str]] = {"--file": "file", "--output": "file", "-o": "file", "--out": "file"}
-"""By an option that people try, the argument of that meaning: commands that have it take it as a word."""
+"""Maps unknown options to positional arguments with the same meaning."""
 EXTRA: Final = "Got unexpected extra argument"
 NO_COMMAND: Final = "No such command"
 WORDS: Final = (
@@ -63,11 +63,11 @@ WORDS: Final = (
     ("Input should be", "it must be"),
     ("Value error, ", ""),
 )
-"""Words of the library that checks values, and ours, for those who do not know Python."""
+"""Replaces messages of the validation library by messages without Python terms."""
 
 
 def explain(error: Any) -> None:
-    """Add to a mistake in the usage of a command what to write instead."""
+    """Add advice to a usage error."""
     command = getattr(error.ctx, "command", None)
     if command is None:
         return
@@ -95,7 +95,7 @@ def _instead_of(option: str, params: Iterable[Any]) -> str:
 
 
 def _instead_of_extra(params: Iterable[Any], path: str) -> str:
-    """Return what a word too many may be: an option's value without its option, or a value without quotes."""
+    """Return advice for an unexpected argument: a value without its option, or a value without quotes."""
     named = [one for one in ("--topic", "--key", "--id", "--name", "--store") if one in set(_flags(params))]
     if any(not one.opts[0].startswith("-") for one in params):
         return "A value that has blanks is written in quotes: '0 9 * * 1-5'."

@@ -1,1 +1,1 @@
-"""Access: users, rights and tokens; callers that were refused."""
+"""Commands for users, rights, tokens, and refused callers."""

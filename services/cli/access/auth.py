@@ -1,4 +1,4 @@
-"""`tidewheel auth`: users, what they may do, and their tokens for HTTP."""
+"""`tidewheel auth`: users, their rights, and their tokens for HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALLOW = "tidewheel auth acl allow"
 
 
 class Verb(StrEnum):
-    """What may be done."""
+    """Operations that a rule can allow or deny."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -97,7 +97,7 @@ def add_user(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a user and show its secret, this once.
+    """Create a user and show its secret, which is not shown again.
 
     Example: tidewheel auth user add orders
     """
@@ -122,7 +122,7 @@ def give_role(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a user the rights of a role, in place of all its rules; an operator needs topics or groups.
+    """Give a user the rights of a role and remove its other rules. An operator needs topics or groups.
 
     Example: tidewheel auth role alice operator --topic 'orders*' --group 'shop*'
     """
@@ -137,7 +137,7 @@ def give_role(
 
 
 def outdated(found: list[dict[str, str]], wanted: list[Rule]) -> Iterator[dict[str, Any]]:
-    """Yield what to remove of a user's rules: those that are none of the wanted ones."""
+    """Yield the requests that remove rules of a user that are not wanted."""
     kept = {(one.kind, one.pattern, one.verb) for one in wanted}
     for one in found:
         if (one["kind"], one["pattern"], one["verb"]) not in kept:
@@ -147,7 +147,7 @@ def outdated(found: list[dict[str, str]], wanted: list[Rule]) -> Iterator[dict[s
 
 @users.command("remove")
 def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Forget a user, its rules and tokens; its next call is refused.
+    """Remove a user with its rules and tokens. Its next call is refused.
 
     Example: tidewheel auth user remove orders
     """
@@ -181,7 +181,7 @@ def allow(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Allow a user something; a consumer needs receive on its topic and on its group.
+    """Allow operations to a user. A consumer needs receive on its topic and on its group.
 
     Example: tidewheel auth acl allow orders send receive --topic 'orders*' --group workers
     """
@@ -197,7 +197,7 @@ def deny(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deny a user something that a wider rule allows.
+    """Deny operations to a user that a less specific rule allows.
 
     Example: tidewheel auth acl deny orders send --topic orders-archive
     """
@@ -213,7 +213,7 @@ def remove_rules(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget what is said of a user about just this topic, group or prefix.
+    """Remove the rules of a user for exactly this topic, group or prefix.
 
     Example: tidewheel auth acl remove orders send --topic orders-archive
     """
@@ -246,7 +246,7 @@ def add_token(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token of a user and show it, this once; a user may have several.
+    """Create a token for a user and show it, which is not repeated. A user may have several tokens.
 
     Example: tidewheel auth token add orders --expires 30d
     """
@@ -294,13 +294,13 @@ def revoke_token(
 
     Example: tidewheel auth token revoke 3f9a61c07b52
     """
-    # A whole token has its id in it, and must not become part of a URL.
+    # Only the id of a complete token may become part of a URL.
     gone = broker_at(http).delete("auth", "tokens", id_within(token) or token)
     output.print_json(gone) if as_json else output.show(f"{gone['id']} revoked")
 
 
 def ends(token: dict[str, Any]) -> str:
-    """Return when a token is void, as people read it."""
+    """Return the time when a token expires, as text."""
     if token["expires_ms"] is None:
         return "never"
     at = exactly(int(token["expires_ms"]))
@@ -308,7 +308,7 @@ def ends(token: dict[str, Any]) -> str:
 
 
 def warn_of_http(answer: dict[str, Any]) -> None:
-    """Warn while the HTTP port asks for no token."""
+    """Warn if the HTTP port does not require a token."""
     if not answer["is_asked"]:
         output.say("This broker runs without --http-token: HTTP requests need no token and have all rights.")
 
@@ -322,7 +322,7 @@ def put(
     api: Api,
     as_json: bool,
 ) -> None:
-    """Set rules and show all of the user."""
+    """Set rules and print all rules of the user."""
     wanted = {
         "user": user,
         "effect": effect,
@@ -334,13 +334,13 @@ def put(
 
 
 def warn(answer: dict[str, Any]) -> None:
-    """Warn while rules have no effect on the protocol port; HTTP has tokens of its own."""
+    """Warn if rules have no effect on the gRPC port. HTTP uses separate tokens."""
     if not answer["is_asked"]:
         output.say("This broker runs without --auth: on its protocol port every client may do everything.")
 
 
 def show(answer: dict[str, Any], as_json: bool) -> None:
-    """Print an answer's rules: those of one user, kind, pattern and effect in one line."""
+    """Print the rules of an answer. Rules with the same user, kind, pattern and effect share a line."""
     found: list[dict[str, str]] = answer["rules"]
     warn(answer)
     if as_json:
@@ -350,7 +350,7 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
 
 
 def print_rules(found: list[dict[str, str]], none: str) -> None:
-    """Print rules as a table; `none` if there are no rules."""
+    """Print rules as a table, or `none` if there are no rules."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for one in found:
         about = (one["user"], one["effect"], one["kind"], one["pattern"])

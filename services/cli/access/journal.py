@@ -1,4 +1,4 @@
-"""`tidewheel journal`: operators' acts, the newest first."""
+"""`tidewheel journal`: actions of operators, newest first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def journal(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the acts of operators, the newest first: who did what, why, and with which result.
+    """List the actions of operators, newest first, with user, reason and result.
 
     Example: tidewheel journal --about orders
     """
@@ -49,7 +49,7 @@ def journal(
 
 
 def row(entry: dict[str, Any]) -> tuple[str, ...]:
-    """Return an act as a row; a refusal has its sentence in place of a reason."""
+    """Return an action as a table row. For a refusal, the error message replaces the reason."""
     caller = " ".join(filter(None, (entry["program"].partition("/")[0], entry["host"])))
     why = entry["reason"] or entry["detail"]
     at = exactly(int(entry["store_ms"]))

@@ -1,4 +1,4 @@
-"""`tidewheel refused`: who was sent away, and why."""
+"""`tidewheel refused`: refused callers and the reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refused(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many callers were sent away since the broker's start, by reason, and the last ones.
+    """Show the number of callers refused since the broker's start, by reason, and the latest ones.
 
     Example: tidewheel refused --why "wrong signature"
     """

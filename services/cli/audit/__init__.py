@@ -1,1 +1,1 @@
-"""The audit: runs, their results, mappings, plans, closed books, a nightly schedule."""
+"""Audit commands: runs, results, mappings, plans, seals, and the nightly schedule."""

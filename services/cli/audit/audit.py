@@ -1,4 +1,4 @@
-"""`tidewheel audit`: prove that messages, orders and carts agree; look at earlier proofs, close the books.
+"""`tidewheel audit`: verify that messages, orders and carts agree, show earlier results, and seal the books.
 
     init           proposes what your own tables are, and audits the last hour by that
     run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
@@ -44,10 +44,10 @@ from services.cli.terminal.listing import lists
 
 
 class RunUnlessSaid(TyperGroup):
-    """A group that runs the audit when it is given options and no verb."""
+    """A command group that runs `run` if it is called with options only."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the verb in where it lacks."""
+        """Insert `run` if the first argument is an option."""
         if args and args[0].startswith("-") and args[0] not in ("--help", "-h"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -89,9 +89,9 @@ def run(
     has_seal: Annotated[bool, typer.Option("--seal", help="Also seal the windows that have passed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a broker's log with the shop's orders, carts and pushes, order by order.
+    """Compare the broker's log with the shop's orders, carts and pushes, order by order.
 
-    Exits with 0 if the books balance, with 1 if there are findings, with 2 if it could not be done.
+    Exit code 0: the books balance; 1: there are findings; 2: the audit could not be completed.
 
     Example: tidewheel audit run --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
     """
@@ -128,7 +128,7 @@ def show_mapping(
         bool, typer.Option("--table", help="Print the Markdown table of docs/audit.md.")
     ] = False,
 ) -> None:
-    """Print every name that a --mapping can give, with what it means: a file to begin with.
+    """Print an example mapping file with all names and their meanings.
 
     Example: tidewheel audit mapping > names.toml
     """

@@ -1,4 +1,4 @@
-"""`tidewheel audit seal|verify-seals`: closed books, and whether they are still what they were."""
+"""`tidewheel audit seal|verify-seals`: seals of closed windows, and verification of sealed windows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def seal(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Close the windows of event time that have passed: counts, digests, and what is still open.
+    """Seal the windows of event time that have passed, with counts, digests, and open orders.
 
-    Exits with 1 if windows that were sealed before have changed since.
+    Exit code 1: windows that were sealed before have changed.
 
     Example: tidewheel audit seal --watermark 10m
     """
@@ -55,7 +55,7 @@ def seal(
 
 
 def seal_run(out: Path, options: AuditOptions, watermark_ms: int) -> bool:
-    """Seal by a run that has just ended, and say so; whether windows that were sealed before have changed."""
+    """Seal by a run that has just ended. Returns whether windows that were sealed before have changed."""
     from spark_jobs.runs import run_of
     from spark_jobs.seals import seals
 
@@ -72,10 +72,10 @@ def verify_seals(
     limit: Annotated[int, typer.Option(help="Largest number of changes to show.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every sealed window with what a run has seen; name each order that has changed, with what it
-    said when it was sealed and what it says now.
+    """Compare every sealed window with a run, and print each order that has changed, with its sealed and its
+    current facts.
 
-    Exits with 0 if nothing has, with 1 if something has, with 2 if it could not be done.
+    Exit code 0: nothing has changed; 1: something has changed; 2: the comparison could not be completed.
 
     Example: tidewheel audit verify-seals
     """
@@ -93,7 +93,7 @@ def verify_seals(
 
 
 def tell_sealing(sealing: Sealing, names: dict[str, Any]) -> None:
-    """Print what was sealed, what is open, and which window is next."""
+    """Print the seal, the open orders, and the next window."""
     output.show(*told(sealing, names))
     tell_changes(sealing.verification.changed, LIMIT)
     if sealing.accepted:
@@ -103,13 +103,13 @@ def tell_sealing(sealing: Sealing, names: dict[str, Any]) -> None:
 
 
 def told(sealing: Sealing, names: dict[str, Any]) -> tuple[str, ...]:
-    """Return what was sealed, or why nothing was, and what the next window waits for, line by line."""
+    """Return the lines that describe a sealing and the next window."""
     done = sentences(sealing.seal) if sealing.seal else (nothing(sealing.verification),)
     return *done, waiting(sealing.next, names)
 
 
 def sentences(sealed: Seal) -> tuple[str, str]:
-    """Return a seal in words, as two lines."""
+    """Return the description of a seal as two lines."""
     of = sealed.account
     since = f"from {wall(sealed.from_ms)} " if sealed.from_ms else ""
     return (
@@ -121,19 +121,19 @@ def sentences(sealed: Seal) -> tuple[str, str]:
 
 
 def windows(count: int) -> str:
-    """Return how many windows there are: 1 window, 2 windows."""
+    """Return a number of windows with its noun, such as "1 window" or "2 windows"."""
     return f"{count:,} window{'' if count == 1 else 's'}"
 
 
 def nothing(found: Verification) -> str:
-    """Return the sentence that no window has closed."""
+    """Return the message that no window has closed."""
     if found.to_ms:
         return f"Nothing is sealed: no window has closed since {wall(found.to_ms)}."
     return "Nothing is sealed: no window has closed yet."
 
 
 def waiting(of: NextWindow, names: dict[str, Any]) -> str:
-    """Return which window is next, what it waits for, and how far the facts of the run go."""
+    """Return the message about the next window and the condition for its seal."""
     from spark_jobs.names import OrderNames
 
     known = OrderNames.of_json(names)
@@ -155,7 +155,7 @@ def waiting(of: NextWindow, names: dict[str, Any]) -> str:
 
 
 def tell_verification(found: Verification, run_id: str, limit: int) -> None:
-    """Print what a comparison has found."""
+    """Print the result of a verification."""
     if not found.seals:
         output.show("There are no seals yet. Make one by: tidewheel audit seal")
         return
@@ -169,7 +169,7 @@ def tell_verification(found: Verification, run_id: str, limit: int) -> None:
 
 
 def tell_changes(changed: list[ChangedWindow], limit: int) -> None:
-    """Print each order of a sealed window that has changed, and what that comes to."""
+    """Print each changed order of the sealed windows, and a summary."""
     if not changed:
         return
     from spark_jobs.seals.telling import added_up
@@ -194,7 +194,7 @@ def tell_changes(changed: list[ChangedWindow], limit: int) -> None:
 
 
 def as_facts(sealing: Sealing) -> dict[str, Any]:
-    """Return a sealing as plain values."""
+    """Return a sealing as JSON values."""
     from dataclasses import asdict
 
     sealed = sealing.seal.as_json() if sealing.seal else None
@@ -205,7 +205,7 @@ def as_facts(sealing: Sealing) -> dict[str, Any]:
 
 
 def verification_facts(found: Verification) -> dict[str, Any]:
-    """Return a comparison as plain values."""
+    """Return a verification as JSON values."""
     from dataclasses import asdict
 
     counts = {"seals": found.seals, "windows": found.windows, "not_covered": found.not_covered}

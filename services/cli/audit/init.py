@@ -1,4 +1,6 @@
-"""`tidewheel audit init`: a mapping for your own tables, proposed with reasons, and a first audit by it."""
+"""`tidewheel audit init`: propose a mapping for existing tables, with reasons, and run a first
+audit with it.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,11 @@ def init(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at your tables and the log, propose what is what, and audit the last hour by that.
+    """Inspect your tables and the log, propose a mapping, and audit the last hour with it.
 
-    Nothing is changed but the file of --mapping, which `audit run` takes, and the folder of --out. Exits with
-    0 if the books of that hour balance, with 1 if there are findings, with 2 if it could not be done, or if
-    something has to be written into the file first.
+    Only the file of --mapping, which `audit run` reads, and the folder of --out are written. Exit code 0: the
+    books of that hour balance; 1: there are findings; 2: the audit could not be completed, or the mapping
+    needs manual changes first.
 
     Example: tidewheel audit init --db sqlite:///shop.db --store ./store
     """
@@ -83,7 +85,7 @@ def init(
 
 
 def look_at(db: str, store: Path, step: Any) -> tuple[LogFacts, Looked, Proposal]:
-    """Return what the log and the database hold, and the mapping that is proposed by it."""
+    """Return the facts of the log, the tables, and the proposed mapping."""
     from spark_jobs.proposing import log_facts, tables
     from spark_jobs.proposing.orders import keys_to_look_for
     from spark_jobs.proposing.proposal import Doubt
@@ -99,7 +101,7 @@ def look_at(db: str, store: Path, step: Any) -> tuple[LogFacts, Looked, Proposal
 
 
 def inputs_of(db: str, mapping: Path, proposal: Proposal) -> Inputs:
-    """Return what the first audit reads, by the names that the file has."""
+    """Return the inputs of the first audit, read with the names in the mapping file."""
     from spark_jobs.inputs.mapping import read_mapping
     from spark_jobs.inputs.stores import Inputs
 
@@ -108,7 +110,7 @@ def inputs_of(db: str, mapping: Path, proposal: Proposal) -> Inputs:
 
 
 def first_audited_ms(log: LogFacts, last_ms: int) -> int:
-    """Return from when on orders are audited first: of the log's end, and none that is older than the log."""
+    """Return the time from which orders are audited first. It is limited to the range of the log."""
     from spark_jobs.options import AuditOptions
 
     grace_ms = AuditOptions("").grace_ms
@@ -117,7 +119,7 @@ def first_audited_ms(log: LogFacts, last_ms: int) -> int:
 
 
 def first_audit(store: Path, inputs: Inputs, out: Path, from_ms: int) -> AuditSummary:
-    """Audit the orders placed from a time on; return the summary."""
+    """Audit the orders placed from a time on and return the summary."""
     from spark_jobs.main import audit
     from spark_jobs.options import AuditOptions, new_run_id
 
@@ -128,7 +130,7 @@ def first_audit(store: Path, inputs: Inputs, out: Path, from_ms: int) -> AuditSu
 
 
 def tell_proposal(proposal: Proposal, looked: Looked, log: LogFacts, store: Path, mapping: Path) -> None:
-    """Print what was looked at, each name with its reason, the statuses, and what was not found."""
+    """Print the inspected sources, each proposed name with its reason, the statuses, and the doubts."""
     topics = ", ".join(one.name for one in log.topics)
     part = f"{log.records:,} records" if log.is_whole else f"the newest {log.records:,} records"
     output.show(f"{looked.shown}: {listed([one.name for one in looked.tables])}")
@@ -148,7 +150,7 @@ def tell_proposal(proposal: Proposal, looked: Looked, log: LogFacts, store: Path
 
 
 def tell_audit(summary: AuditSummary, last: str, since: str = "") -> None:
-    """Print what the first audit has found, of which time."""
+    """Print the result of the first audit."""
     output.show("", f"The orders of the last {last}{since}:", "")
     show_summary(summary, as_json=False)
     if not summary.totals["orders"]:
@@ -156,7 +158,7 @@ def tell_audit(summary: AuditSummary, last: str, since: str = "") -> None:
 
 
 def again(store: Path, shown_db: str, mapping: Path, proposal: Proposal) -> str:
-    """Return the command that audits by the file, with the URL as it may be shown."""
+    """Return the command that repeats the audit with the mapping file."""
     words = ["tidewheel", "audit", "run", "--store", str(store), "--orders", shown_db]
     words += ["--carts", shown_db] if proposal.has_carts else []
     words += ["--pushes", shown_db] if proposal.has_pushes else []
@@ -164,7 +166,7 @@ def again(store: Path, shown_db: str, mapping: Path, proposal: Proposal) -> str:
 
 
 def as_facts(proposal: Proposal, summary: AuditSummary | None) -> dict[str, Any]:
-    """Return the proposal and the audit as plain values."""
+    """Return the proposal and the audit as JSON values."""
     return {
         "mapping": proposal.document(),
         "why": [one._asdict() for one in proposal.choices],
@@ -175,12 +177,12 @@ def as_facts(proposal: Proposal, summary: AuditSummary | None) -> dict[str, Any]
 
 
 def listed(names: list[str]) -> str:
-    """Return the names of tables, the first of many."""
+    """Return a list of table names, truncated to `TABLES_SHOWN`."""
     more = f" and {len(names) - TABLES_SHOWN} more" if len(names) > TABLES_SHOWN else ""
     tables = "table" if len(names) == 1 else "tables"
     return f"{len(names)} {tables}: {', '.join(names[:TABLES_SHOWN])}{more}"
 
 
 def shown(value: str | list[str]) -> str:
-    """Return a name, or several, as a cell."""
+    """Return one or more names as a table cell."""
     return value if isinstance(value, str) else ", ".join(one or "''" for one in value)

@@ -1,4 +1,4 @@
-"""What the commands of `tidewheel audit` have in common: their options, their exit codes, their progress."""
+"""Common options, exit codes and progress output of the `tidewheel audit` commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FINDINGS = 1
 NOT_DONE = 2
 NOT_READ = 141
-"""What a shell says of a process that ended by SIGPIPE."""
+"""Exit code that a shell reports for a process ended by SIGPIPE."""
 
 StoreOption = Annotated[Path, typer.Option(help="The store of the broker, which may be running.")]
 OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
@@ -53,17 +53,17 @@ RunOption = Annotated[str, typer.Option("--run", help="The id of the run; defaul
 
 
 def span_option(help_text: str, *flags: str) -> Any:
-    """Return an option about which time is looked at."""
+    """Return an option for the audited time range."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Time range")
 
 
 def limit_option(help_text: str) -> Any:
-    """Return an option about where waiting ends and a finding begins."""
+    """Return an option for a limit of the findings."""
     return typer.Option(help=help_text, rich_help_panel="Limits of findings")
 
 
 def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: bool) -> AuditOptions:
-    """Return the options of a run from what was typed; raise `ConfigurationError` naming a wrong one."""
+    """Return the options of a run. `ConfigurationError` names an invalid option."""
     from spark_jobs.options import AuditOptions, new_run_id
 
     given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
@@ -83,7 +83,7 @@ def width_ms(window: str) -> int:
 
 
 def refuse_seal_of_part(has_seal: bool, from_: str, to: str) -> None:
-    """Refuse to seal by a run over a part of the orders, before it begins; raise `ConfigurationError`."""
+    """Refuse to seal by a run over only some of the orders; raise `ConfigurationError`."""
     if has_seal and (from_ or to):
         raise ConfigurationError(
             "--seal needs all orders, and --from and --to leave some out. Leave out the one or the others."
@@ -91,7 +91,7 @@ def refuse_seal_of_part(has_seal: bool, from_: str, to: str) -> None:
 
 
 def _refuse_no_time(from_ms: int | None, to_ms: int | None) -> None:
-    """Refuse a span in which no order can have been placed: books without orders balance."""
+    """Refuse a time range that contains no orders, because an audit without orders always balances."""
     if from_ms is None:
         return
     if from_ms > now_ms():
@@ -101,13 +101,13 @@ def _refuse_no_time(from_ms: int | None, to_ms: int | None) -> None:
 
 
 def field(name: str) -> str:
-    """Return the name of an option in `AuditOptions`."""
+    """Return the field name of an option in `AuditOptions`."""
     return f"{name.replace('-', '_')}_ms"
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """End the process with 2, which is no answer's exit code, whatever keeps an audit from its answer."""
+    """Exit with code 2 after any error, so that the error cannot be mistaken for a finding."""
     try:
         with needing("audit"):
             yield
@@ -117,16 +117,19 @@ def answering() -> Iterator[None]:
         raise typer.Exit(NOT_DONE) from error
     except (typer.Exit, typer.Abort):
         raise
-    except BrokenPipeError as error:  # whoever reads, `head` perhaps, has read enough: no finding, no fault
+    except BrokenPipeError as error:  # the reader of the pipe, such as `head`, has exited
         raise typer.Exit(NOT_READ) from error
-    except Exception as error:  # a fault of ours must not look like a finding, whose exit code is Python's 1
+    # an internal error must not look like a finding, whose exit code is Python's 1
+    except Exception as error:
         traceback.print_exc()
         raise typer.Exit(NOT_DONE) from error
 
 
 @contextmanager
 def stepping() -> Iterator[Callable[[str], None]]:
-    """Tell the steps of something long: a running clock on a terminal, a line per step elsewhere."""
+    """Report the progress of a long command: a running timer on a terminal, or one line per step
+    elsewhere.
+    """
     if not sys.stderr.isatty():
         yield output.say
         return
@@ -140,7 +143,7 @@ def stepping() -> Iterator[Callable[[str], None]]:
 
 
 class Steps:
-    """Steps on a terminal: the one that runs has a moving sign, those that are done their time."""
+    """Progress on a terminal: a spinner for the current step, and the duration of completed steps."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -148,14 +151,14 @@ class Steps:
         self._step, self._begun_s = "", 0.0
 
     def begin(self, step: str) -> None:
-        """Begin a new step; the one before is done."""
+        """Complete the previous step and begin a new step."""
         self.end()
         self._step, self._begun_s = step, time.monotonic()
         self._status.update(step)
         self._status.start()
 
     def end(self) -> None:
-        """End the last step."""
+        """Complete the last step."""
         if self._step:
             self._status.stop()
             taken = f"{time.monotonic() - self._begun_s:.1f} s"

@@ -1,4 +1,4 @@
-"""`tidewheel audit plan`: how the findings of a run could be repaired. A dry run; nothing is changed."""
+"""`tidewheel audit plan`: a repair plan for the findings of a run. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def plan(
     out: OutOption = Path("audit-out"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write how the findings of a run could be repaired, as messages, statements and commands.
+    """Write a repair plan for the findings of a run, as messages, statements and commands.
 
-    Nothing is carried out, and every step may be done twice. Exits with 0 also if there is much to do.
+    Nothing is executed, and every step can safely be repeated. The exit code is 0 even if repairs are needed.
 
     Example: tidewheel audit plan --orders sqlite:///orders.db --store ./store
     """
@@ -64,16 +64,17 @@ def plan(
         refuse_other_names(run, names)
         counts = plans.write(run, PlanSources(names, orders, store, carts, pushes=pushes))
         if as_json:
-            with run.folders.plan.open(encoding="utf-8") as lines:  # which end at "\n", and nowhere else
+            with run.folders.plan.open(encoding="utf-8") as lines:  # lines end only at "\n"
                 output.print_json([*map(json.loads, lines)])
         else:
             tell(counts, run.folders.plan)
 
 
 def refuse_other_names(run: Run, mapping: Mapping) -> None:
-    """Refuse a mapping that is not the run's: the steps would name other tables and topics.
+    """Refuse a mapping that differs from the run's mapping, because the steps would name other tables and
+    topics.
 
-    Raise `ConfigurationError`. Only the names that the run keeps are compared.
+    Raises `ConfigurationError`. Only the names that are stored with the run are compared.
     """
     from spark_jobs.names import OrderNames
 
@@ -86,7 +87,7 @@ def refuse_other_names(run: Run, mapping: Mapping) -> None:
 
 
 def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
-    """Write the plan of a run that has just ended, and say how much there is to do."""
+    """Write the plan of a run that has just ended, and print the number of steps."""
     from spark_jobs.plan import plan as plans
     from spark_jobs.plan.sources import PlanSources
     from spark_jobs.runs import run_of
@@ -100,7 +101,7 @@ def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
 
 
 def tell(counts: Counter[str], path: Path) -> None:
-    """Print how many steps there are of each kind."""
+    """Print the number of steps of each kind."""
     rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
     output.print_table(("kind", "steps", "what it is"), rows, prose=("what it is",))
     output.show("", f"Nothing was carried out. Plan: {path}")

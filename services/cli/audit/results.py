@@ -1,4 +1,4 @@
-"""The results of an audit: its metrics, and its cases and findings as text or JSON."""
+"""Audit results: metrics, and cases and findings as text or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def publish(out: Path) -> None:
 
 
 def show_summary(summary: AuditSummary, as_json: bool) -> None:
-    """Print the cases, the first findings, and where the report is."""
+    """Print the cases, the first findings, and the path of the report."""
     if as_json:
         output.print_json(summary.as_json())
         return

@@ -1,4 +1,7 @@
-"""`tidewheel audit ls|show`: what earlier runs have found. Reads files only; no Spark, no stores."""
+"""`tidewheel audit ls|show`: results of earlier runs.
+
+Only files are read; Spark and the stores are not used.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def list_runs(
     limit: Annotated[int, typer.Option(help="Largest number to show; the newest are shown.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a folder, the newest last.
+    """List the runs in a folder, newest last.
 
     Example: tidewheel audit ls --out audit-out
     """
@@ -57,7 +60,7 @@ def show(
     limit: Annotated[int, typer.Option(help="Largest number of findings to show.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run: its cases, its findings; or one order of it, with its evidence.
+    """Show the cases and findings of a run, or one of its orders with the evidence.
 
     Example: tidewheel audit show --case cart-not-cleared
     """
@@ -74,7 +77,7 @@ def show(
 
 
 def run_to_show(out: Path, run_id: str) -> Run:
-    """Return a run by its id; raise `NotFound`, which names the option that takes an order's id."""
+    """Return a run by its id; raise `NotFound`, which explains the option --order."""
     from spark_jobs.runs import run_of
 
     try:
@@ -86,7 +89,7 @@ def run_to_show(out: Path, run_id: str) -> Run:
 
 
 def refuse_unknown(case: str) -> None:
-    """Refuse a case that does not exist; raise `UnknownChoice` naming those that do."""
+    """Refuse an unknown case. `UnknownChoice` lists the known cases."""
     from spark_jobs.cases.names import CASES, OTHER_FINDINGS
 
     if case and case not in (*CASES, *OTHER_FINDINGS):
@@ -94,7 +97,7 @@ def refuse_unknown(case: str) -> None:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Return a run as plain values."""
+    """Return a run as JSON values."""
     return {
         "run_id": run.run_id,
         "written_ms": run.written_ms,
@@ -108,14 +111,14 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def row(run: Run) -> tuple[object, ...]:
-    """Return a run as a row of `RUNS`."""
+    """Return a run as a row of the table `RUNS`."""
     books = "balance" if run.is_balanced else "do not balance"
     counts = f"{run.orders_count:,}", f"{run.findings_count:,}"
     return run.run_id, wall(run.written_ms), *counts, books, run.folders.report
 
 
 def tell(run: Run, case: str, limit: int) -> None:
-    """Print a run's cases and findings."""
+    """Print the cases and findings of a run."""
     counts = run.summary["cases"] | run.finding_cases
     tell_lacking(run.summary)
     if not case:
@@ -134,7 +137,7 @@ def tell(run: Run, case: str, limit: int) -> None:
 
 
 def tell_lacking(about: dict[str, Any]) -> None:
-    """Print the names of the mapping that the log does not have: they explain many findings, or none."""
+    """Print the names of the mapping that are missing in the log, because they may explain many findings."""
     for sentence in about.get("lacking", ()):
         output.show(sentence)
     if about.get("lacking"):
@@ -142,7 +145,7 @@ def tell_lacking(about: dict[str, Any]) -> None:
 
 
 def tell_left(shown: int, count: int, out: Path, case: str = "") -> None:
-    """Print how many findings, or orders of a case, a table has left out."""
+    """Print the number of findings, or orders of a case, that are not shown."""
     if count > shown:
         from spark_jobs.cases.names import FINDINGS, OTHER_FINDINGS
 
@@ -155,7 +158,7 @@ def tell_left(shown: int, count: int, out: Path, case: str = "") -> None:
 
 
 def named(finding: Finding) -> str:
-    """Return a finding's subject: the order's id, or what it is and its id."""
+    """Return the subject of a finding: the order id, or the kind and the id."""
     return finding.subject_id if finding.subject == "order" else f"{finding.subject} {finding.subject_id}"
 
 
@@ -165,7 +168,7 @@ def of_row(row: dict[str, Any]) -> str:
 
 
 def evidence(row: dict[str, Any]) -> Iterator[str]:
-    """Yield all that a run knows of an order, one fact per line."""
+    """Yield all facts of an order in a run, one per line."""
     yield f"{row['order_id']}   {row['case']}"
     if row.get("why"):
         yield f"  {row['why']}"
@@ -181,14 +184,14 @@ def evidence(row: dict[str, Any]) -> Iterator[str]:
 
 
 def shown(name: str, value: Any) -> object:
-    """Return a fact's value for people."""
+    """Return the value of a fact as text."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return exactly(value) if name.endswith("_ms") else value
 
 
 def timeline(events: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the records of an order in the log, with the time between them."""
+    """Yield the log records of an order, with the time between them."""
     before_ms: int | None = None
     for event in events:
         since = "" if before_ms is None else f"+{span(max(0, event['store_ms'] - before_ms))}"

@@ -1,4 +1,4 @@
-"""`tidewheel audit schedule`: the audit every night, with metrics, until it is told to stop."""
+"""`tidewheel audit schedule`: a nightly audit with metrics, until it is stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def schedule(
     ] = "",
     now: Annotated[bool, typer.Option("--now", help="Also run once immediately.")] = False,
 ) -> None:
-    """Run the audit every night until Ctrl-C, SIGTERM or SIGHUP; takes the options of `audit run` as well.
+    """Run the audit every night until Ctrl-C, SIGTERM or SIGHUP.
+
+    The options of `audit run` are also accepted.
 
     Example: tidewheel audit schedule --at 02:00 --zone Europe/London --metrics 127.0.0.1:9108 --seal
     --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
@@ -49,7 +51,7 @@ def schedule(
 
 
 def out_of(arguments: tuple[str, ...]) -> Path:
-    """Return the folder of runs that `audit run` would write to; refuses arguments that it would refuse."""
+    """Return the output folder of `audit run`. Invalid arguments are refused."""
     from services.cli.root import load
 
     group: Any = load("audit")
@@ -61,7 +63,7 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
 
 def address(text: str) -> Address | None:
-    """Return where metrics are to be served; raise `ConfigurationError`."""
+    """Return the address for metrics; raise `ConfigurationError`."""
     from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 
@@ -72,7 +74,7 @@ def address(text: str) -> Address | None:
 
 
 def announce(out: Path, when: datetime, where: Address | None) -> None:
-    """Say when it runs next."""
+    """Print the time of the next run."""
     at = when.strftime("%Y-%m-%d %H:%M %Z")
     metrics = f"   metrics http://{where}/metrics" if where else ""
     output.say(f"audits of {out}   next {at}{metrics}   Ctrl-C stops it")

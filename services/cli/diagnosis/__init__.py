@@ -1,1 +1,1 @@
-"""Diagnosis: the state of a broker on one screen, checks for probes, reports for support."""
+"""Diagnosis commands: broker status, checks for monitoring probes, and support bundles."""

@@ -1,6 +1,6 @@
-"""Whom `tidewheel status`, `top`, `check` and `debug bundle` ask: a broker, or the nodes of a cluster.
+"""Queries of `tidewheel status`, `top`, `check` and `debug bundle` to a broker or the nodes of a cluster.
 
-Cost: eight sequential requests. Groups and metrics are full scans in the broker.
+Cost: eight sequential requests. Groups and metrics require full scans in the broker.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from services.status import asking
 from services.status.judgement import Answers
 
 WAIT_SECONDS: Final = 5
-"""Timeout of one answer."""
+"""Timeout for one answer in seconds."""
 
 
 def answers_of(http: str | None, audits: Path | None, names: frozenset[str] | None = None) -> Answers:
-    """Return the answers for `services.status.judgement`; only `names`, if given.
+    """Return the answers for `services.status.judgement`, restricted to `names` if given.
 
-    Of several addresses the first that accepts a connection is asked, or the leader.
-    Raise `BrokerUnreachable`, `AnswerLate`, `ConfigurationError`.
+    If there are several addresses, the leader or the first address that accepts a connection is queried.
+    Raises `BrokerUnreachable`, `AnswerLate`, `ConfigurationError`.
     """
     api = broker_at(http, WAIT_SECONDS)
     given = [str(HttpAddresses((one,))) for one in client_settings(http).http.all]

@@ -1,8 +1,8 @@
-"""`tidewheel check`: one value of a broker for a probe, as Nagios and its heirs call one.
+"""`tidewheel check`: a check of one broker value, compatible with Nagios plugins.
 
-One line on stdout, `STATE - sentence | figures`, and the exit codes of those: 0 OK, 1 WARNING, 2 CRITICAL,
-3 UNKNOWN. A broker that does not answer is CRITICAL; a mistake in the command, or a right that the caller has
-not, is UNKNOWN.
+The output is one line on stdout, `STATE - message | figures`. The exit codes are 0 OK, 1 WARNING, 2 CRITICAL,
+and 3 UNKNOWN. If the broker does not answer, the state is CRITICAL. A usage error or a missing permission is
+UNKNOWN.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ ACCEPTED: Final = "; ".join(
 
 
 class Probe(TyperCommand):
-    """A command whose wrong usage is UNKNOWN: its usual exit code, 2, would be CRITICAL."""
+    """A command that exits with UNKNOWN after a usage error, because the default exit code 2 means
+    CRITICAL.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line."""
+        """Parse the command line."""
         what = next((one for one in args if one in CHECKS), "check")
         try:
             return super().parse_args(ctx, args)
@@ -78,7 +80,7 @@ def check(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge one value of a broker for a probe."""
+    """Check one value of a broker for a monitoring probe."""
     limits = Limits()
     try:
         limits = limits_of(what, warn, crit)
@@ -107,7 +109,7 @@ def limits_of(what: str, warn: str, crit: str) -> Limits:
 
 
 def limit(what: str, text: str, flag: str) -> tuple[Unit, float] | None:
-    """Return a limit, None if it is not given; raise `ConfigurationError`."""
+    """Return a limit, or None if it is not given; raise `ConfigurationError`."""
     if not text:
         return None
     try:
@@ -121,7 +123,10 @@ def limit(what: str, text: str, flag: str) -> tuple[Unit, float] | None:
 
 
 def asked(what: str, limits: Limits, http: str | None, audits: Path) -> Row:
-    """Ask for what a check needs, and judge it; an audit is read from its folder, and no broker is asked."""
+    """Query the value of a check and evaluate it.
+
+    The check `audit` reads a folder and does not query a broker.
+    """
     from services.cli.diagnosis.asking import answers_of
     from services.status.asking import newest_audit
     from services.times.display import now_ms
@@ -134,7 +139,7 @@ def asked(what: str, limits: Limits, http: str | None, audits: Path) -> Row:
 
 
 def line(word: str, what: str, row: Row, limits: Limits) -> str:
-    """Return what a probe prints: `|` stands before the figures, and nowhere else."""
+    """Return the output line of a check. The character `|` occurs only before the figures."""
     said = output.cell_text(row.said).replace("|", "/")
     more = f"; see: {row.see}" if row.state is not State.OK and row.see else ""
     figures = " ".join(figure_text(one, limits) for one in row.figures)
@@ -142,13 +147,13 @@ def line(word: str, what: str, row: Row, limits: Limits) -> str:
 
 
 def figure_text(figure: Figure, limits: Limits) -> str:
-    """Return a value with its unit and limits: name=seconds"s;warn;crit."""
+    """Return a figure with its unit and limits, such as name=seconds"s;warn;crit."""
     scale, unit = {Unit.SPAN: (0.001, "s"), Unit.COUNT: (1, ""), Unit.PART: (100, "%")}[figure.unit]
     parts = [f"{figure.value * scale:.6g}{unit}", *bounds(figure.unit, limits, scale)]
     return f"{figure.name}={';'.join(parts)}"
 
 
 def bounds(unit: Unit, limits: Limits, scale: float) -> Iterator[str]:
-    """Yield the limits of a unit; nothing for those that are not set."""
+    """Yield the limits of a unit, or empty strings for missing limits."""
     for side in (limits.warn, limits.crit):
         yield f"{side[unit] * scale:.6g}" if unit in side else ""

@@ -1,7 +1,7 @@
 """`tidewheel debug bundle`: diagnostics of a broker for support, in one file.
 
-An unreadable part is listed with the reason; the others are included. `redaction.py` removes secrets and
-application data.
+If a part cannot be read, it is listed with the reason, and the other parts are included. `redaction.py`
+removes secrets and application data.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ app = typer.Typer(
 REFUSALS: Final = 100
 GROUP: Final = ("name", "topics", "policy", "lag", "in_flight", "waiting", "oldest_ms", "consumers")
 REFUSAL: Final = ("at_ms", "reason", "host")
-"""Without user and detail: a secret may have been mistyped there."""
+"""User and detail are omitted, because a secret may have been entered there by mistake."""
 PASSWORDS: Final = ("PGPASSWORD",)
 
 
 class Part(NamedTuple):
-    """A file of the bundle, and its reader, which returns text or a JSON value."""
+    """A file of the bundle, and a function that returns its content as text or a JSON value."""
 
     name: str
     read: Callable[[], Any]
 
 
 class Place(NamedTuple):
-    """Sources of a bundle: HTTP address, endpoint, store, audits, settings file."""
+    """Sources of a bundle: HTTP address, endpoint, store, audits, and settings file."""
 
     http: str | None
     endpoint: str
@@ -86,10 +86,11 @@ def bundle(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Gather diagnostics of a broker for support, without bodies, properties and secrets.
+    """Collect diagnostics of a broker for support, without message bodies, properties and secrets.
 
     The file contains names of topics and groups, addresses and paths: review it before sharing. Run the
-    command on the broker's machine, so that it finds the broker's settings. Unreadable parts are listed.
+    command on the broker's machine, so that it finds the broker's settings. Parts that cannot be read are
+    listed.
 
     Example: tidewheel debug bundle ./tidewheel.tar.gz
     """
@@ -128,7 +129,10 @@ def parts(place: Place) -> Iterator[Part]:
 
 
 def gathered(archive: tarfile.TarFile, found: Iterator[Part], secrets: Collection[str]) -> dict[str, Any]:
-    """Add parts to an archive; return their sizes in bytes, and the reasons for unreadable parts."""
+    """Add parts to an archive.
+
+    Returns their sizes in bytes, and the reasons for parts that could not be read.
+    """
     sizes, unread = {}, {}
     for part in found:
         try:
@@ -144,7 +148,7 @@ def gathered(archive: tarfile.TarFile, found: Iterator[Part], secrets: Collectio
     return {"parts": sizes, "unread": unread}
 
 
-# The parts.
+# Parts of the bundle.
 
 
 def versions() -> dict[str, Any]:
@@ -156,7 +160,7 @@ def versions() -> dict[str, Any]:
 
 
 def settings_of(config: Path | None) -> dict[str, Any]:
-    """Return the settings found by this command, each with its origin."""
+    """Return the settings that this command finds, with their origins."""
     from services.cli.settings.config import bare
     from services.settings.config import all_settings, look_up
 
@@ -168,7 +172,7 @@ def settings_of(config: Path | None) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a JSON value; other types become text."""
+    """Return a JSON value. Values of other types are converted to text."""
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
@@ -208,9 +212,9 @@ def checkpoints(store: Path) -> dict[str, Any]:
     if not (store / layout.COMMITLOG).is_dir():
         raise FileNotFoundError(f"{store} is no store on this machine: name it with --store")
     found = []
-    with suppress(FileNotFoundError):  # a store has none before its first
+    with suppress(FileNotFoundError):  # a new store has no checkpoints
         for path in sorted((store / layout.SNAPSHOTS).iterdir()):
-            with suppress(FileNotFoundError):  # an old one has been replaced meanwhile
+            with suppress(FileNotFoundError):  # the checkpoint has been replaced in the meantime
                 facts = path.stat()
                 age_ms = max(0, now_ms() - facts.st_mtime_ns // 1_000_000)
                 found.append({"name": path.name, "age_ms": age_ms, "bytes": facts.st_size})
@@ -218,13 +222,13 @@ def checkpoints(store: Path) -> dict[str, Any]:
 
 
 def known_secrets(place: Place) -> set[str]:
-    """Return the secrets found by this process, to be removed from the bundle."""
+    """Return the secrets that this process can read, so that they can be removed from the bundle."""
     from services.settings.config import all_settings, look_up
 
     found = {os.environ.get(name, "") for name in PASSWORDS}
     try:
         settings = look_up(all_settings(), {}, place.config)
-    except TidewheelError:  # reported by config.json
+    except TidewheelError:  # config.json reports the error
         return found - {""}
     for name in ("http_token", "secret_key_file"):
         with suppress(OSError, UnicodeDecodeError, TypeError):
@@ -235,14 +239,14 @@ def known_secrets(place: Place) -> set[str]:
     return found - {""}
 
 
-# The file.
+# The archive file.
 
 
 @contextmanager
 def made(file: Path) -> Iterator[tarfile.TarFile]:
-    """Create an archive with mode 0600; remove it on failure.
+    """Create an archive with mode 0600. It is removed after a failure.
 
-    Raise `ConfigurationError` if the file exists or cannot be created.
+    Raises `ConfigurationError` if the file exists or cannot be created.
     """
     try:
         number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

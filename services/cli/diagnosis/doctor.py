@@ -1,4 +1,4 @@
-"""`tidewheel doctor`: what is wrong between a client and a broker, step by step."""
+"""`tidewheel doctor`: step-by-step diagnosis of the connection between a client and a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @app.callback()
 def doctor() -> None:
-    """Say what is wrong between a client and a broker."""
+    """Diagnose the connection between a client and a broker."""
 
 
 @app.command()
@@ -40,9 +40,10 @@ def client(
     secret_key_file: Annotated[Path | None, typer.Option(help="File with the secret of this user.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go the way that a client goes: name, port, protocol, TLS; with --topic its endpoints, rights and type.
+    """Repeat the steps of a client: name, port, protocol and TLS, and with --topic also endpoints, rights and
+    type.
 
-    Run it where the client runs. Exit code 1: something is wrong.
+    Run the command on the machine of the client. Exit code 1: a problem was found.
 
     Example: tidewheel doctor client 127.0.0.1:8081 --topic orders
     """
@@ -50,7 +51,7 @@ def client(
 
 
 def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
-    """Print what each step has found as it comes, and end with exit code 1 if something is wrong."""
+    """Print the result of each step, and exit with code 1 if a problem was found."""
     from services.doctor.finding import Verdict
 
     findings = []
@@ -64,7 +65,9 @@ def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
 
 
 def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
-    """Return the headers that say who the client is; raise `ConfigurationError` for half of a user."""
+    """Return the authentication headers of a user; raise `ConfigurationError` if the credentials are
+    incomplete.
+    """
     from services.auth.signature import headers
     from services.settings.config import UserSettings, load, secret_in
     from tidewheel.errors import ConfigurationError
@@ -79,7 +82,7 @@ def signed(access_key: str | None, secret_key_file: Path | None) -> Headers:
 
 
 def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> Iterator[Finding]:
-    """Examine the way to an endpoint, and from there to a topic."""
+    """Examine the connection to an endpoint and the access to a topic."""
     from services.doctor import route
     from services.doctor.connection import Connection
     from services.settings.config import parse_address
@@ -97,14 +100,14 @@ def examined(endpoint: str, topic: str, ca: Path | None, who: Headers = ()) -> I
 
 
 def show(finding: Finding) -> None:
-    """Print one step, and below it what to do."""
+    """Print a step, followed by the advice."""
     output.show(f"{finding.verdict.value:<5}  {finding.step:<11}  {finding.seen}")
     if finding.advice:
         output.show(f"{'':<20}--> {finding.advice}")
 
 
 def as_plain(finding: Finding) -> dict[str, str]:
-    """Return a step for JSON."""
+    """Return a step as JSON values."""
     return {
         "step": finding.step,
         "verdict": finding.verdict.value,

@@ -1,8 +1,8 @@
 """Redaction of support bundles: secrets, message bodies and properties.
 
-Two filters. An allow-list (`kept`) selects fields that hold no body, property or secret. Patterns then scan
-every text, since error messages may quote their input: passwords in URLs and sentences, tokens, and the known
-secrets of this process.
+Redaction uses two filters. An allow-list (`kept`) selects fields that cannot contain a body, a property or a
+secret. Patterns are then applied to all texts, because error messages may quote their input. The patterns
+match passwords in URLs and sentences, tokens, and the known secrets of this process.
 
     postgresql://tidewheel:PASSWORD@db/orders     password removed, up to the last @ of the word
     password=..., secret: ..., Bearer ...         value removed
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 OUT: Final = "[left out]"
 SECRET_CHARACTERS_MIN: Final = 4
-"""Shorter known secrets are not searched for: they occur in other words."""
+"""Shorter secrets are not searched for, because they occur in other words."""
 _URL: Final = re.compile(r"(\w+://[^\s\"'/@:]*):[^\s\"']*@")
 _NAMED: Final = re.compile(
     r"(?i)\b((?:ssl)?password|passwd|pwd|secret|token|signature)(\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s&,;\"']+)"
@@ -30,7 +30,7 @@ _LABEL: Final = re.compile(r'(filter=)"(?:[^"\\]|\\.)*"')
 
 
 def scrubbed(text: str, secrets: Collection[str] = ()) -> str:
-    """Remove known secrets, and patterns of secrets, from a text."""
+    """Remove known secrets and patterns of secrets from a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SECRET_CHARACTERS_MIN:
             text = text.replace(secret, OUT)
@@ -41,7 +41,7 @@ def scrubbed(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def scrubbed_all(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Scrub all texts of a JSON value, field names included."""
+    """Scrub all texts of a JSON value, including field names."""
     if isinstance(value, str):
         return scrubbed(value, secrets)
     if isinstance(value, Mapping):
@@ -52,10 +52,10 @@ def scrubbed_all(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def without_filters(text: str) -> str:
-    """Remove group filters from metrics: they contain property values."""
+    """Remove group filters from metrics, because they contain property values."""
     return _LABEL.sub(rf'\1"{OUT}"', text)
 
 
 def kept(fields: Collection[str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return a function that keeps only these fields of an answer."""
+    """Return a function that keeps only the given fields of an answer."""
     return lambda found: {name: found[name] for name in fields if name in found}

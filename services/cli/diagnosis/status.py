@@ -1,4 +1,4 @@
-"""`tidewheel status`: how a broker does, on one screen."""
+"""`tidewheel status`: the state of a broker on one screen."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ INDENT: Final = 6
 
 @app.command()
 def status(audits: AuditsOption = AUDITS, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show on one screen how a broker does: on time, keeping up, decided, given up, room, copies.
+    """Show the state of a broker on one screen: lateness, lag, transactions, dead letters, disk space, and
+    replicas.
 
-    Each line that is not well names the command that shows more. Exit code 0: all is well; 1: a warning, or
-    something that is not known (?); 2: critical, or nobody answers. Of a cluster, give the HTTP addresses of
-    all nodes, with commas: each is asked.
+    For each line that is not OK, the command with more details is shown. Exit code 0: all is well; 1: a
+    warning or an unknown value (?); 2: critical, or no broker answers. For a cluster, give the HTTP addresses
+    of all nodes, separated by commas. All nodes are queried.
 
     Example: tidewheel status --http 127.0.0.1:8088
     """
@@ -44,7 +45,7 @@ def status(audits: AuditsOption = AUDITS, http: HttpOption = None, as_json: Json
 
 
 def rows_of(http: str | None, audits: Path) -> tuple[list[Row], str]:
-    """Ask, and return the rows, one only where nobody answers, and who was asked."""
+    """Query the broker and return the rows and its address. If no broker answers, there is a single row."""
     from services.cli.diagnosis.asking import answers_of
 
     try:
@@ -55,12 +56,12 @@ def rows_of(http: str | None, audits: Path) -> tuple[list[Row], str]:
 
 
 def unreachable(error: BrokerUnreachable | AnswerLate) -> Row:
-    """Return the row about a broker that does not answer."""
+    """Return the row for a broker that does not answer."""
     return Row("serving", State.CRIT, str(error), "tidewheel doctor client HOST:PORT")
 
 
 def lines(rows: Sequence[Row], address: str) -> Iterator[str]:
-    """Yield the screen."""
+    """Yield the lines of the screen."""
     bad = sum(row.state is not State.OK for row in rows)
     said = "all is well" if not bad else f"{bad} of {len(rows)} lines not well"
     yield "  ".join(filter(None, ("tidewheel", address, exactly(now_ms()), said)))

@@ -1,7 +1,7 @@
-"""`tidewheel top`: `tidewheel status`, refreshed.
+"""`tidewheel top`: `tidewheel status`, refreshed continuously.
 
-On a terminal, draw on the alternate screen; at exit restore the normal screen and print the last status.
-Elsewhere, print once.
+On a terminal, the alternate screen is used, and the last status is printed at exit. Otherwise, the status is
+printed once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def top(
     audits: AuditsOption = AUDITS,
     http: HttpOption = None,
 ) -> None:
-    """Show what tidewheel status shows, refreshed in place until Ctrl-C.
+    """Show the output of tidewheel status, refreshed in place until Ctrl-C.
 
-    Where stdout is no terminal it is printed once, and the exit code is that of tidewheel status.
+    If stdout is not a terminal, the status is printed once, and the exit code is that of tidewheel status.
 
     Example: tidewheel top --every 5s --http 127.0.0.1:8088
     """
@@ -62,7 +62,7 @@ def top(
 
 @contextmanager
 def screen_of_its_own() -> Iterator[None]:
-    """Switch to the terminal's alternate screen and hide the cursor; restore both at exit."""
+    """Switch to the terminal's alternate screen and hide the cursor. Both are restored at exit."""
     print(ENTER, end="", flush=True)
     try:
         yield
@@ -71,6 +71,6 @@ def screen_of_its_own() -> Iterator[None]:
 
 
 def draw(shown: list[str]) -> None:
-    """Overwrite the previous lines without blanking the screen."""
+    """Overwrite the previous lines without clearing the screen."""
     text = "".join(f"{one_line(line)}{REST_OF_LINE}\r\n" for line in shown)
     print(f"{HOME}{text}{REST_OF_SCREEN}", end="", flush=True)

@@ -1,4 +1,4 @@
-"""`tidewheel version`: what to quote in a bug report."""
+"""`tidewheel version`: versions to include in a bug report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.cli.terminal import output
 app = typer.Typer(add_completion=False)
 
 SHOWN = (
-    *("tidewheel", "protobuf", "uvloop"),  # what a broker serves with
+    *("tidewheel", "protobuf", "uvloop"),  # libraries that a broker uses to serve requests
     *("grpcio", "sqlalchemy", "redis", "pyspark", "rocketmq-python-client"),
 )
 
@@ -34,7 +34,7 @@ def show(
 
 
 def installed(distribution: str) -> str:
-    """Return the version of an installed distribution, or words that say it is not there."""
+    """Return the version of an installed distribution, or "not installed"."""
     try:
         return version(distribution)
     except PackageNotFoundError:

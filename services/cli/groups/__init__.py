@@ -1,1 +1,1 @@
-"""Topics, consumer groups, their clients and their dead letters."""
+"""Commands for topics, consumer groups, clients, and dead letters."""

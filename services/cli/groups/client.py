@@ -1,4 +1,4 @@
-"""`tidewheel client`: who is connected, and questions to one of them."""
+"""`tidewheel client`: connected clients, and requests to a client."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ClientArgument = Annotated[str, typer.Argument(help="The id of a client, as show
 
 @app.callback()
 def client() -> None:
-    """Who is connected; what a client measured, what its threads do; have it try a message, or reconnect."""
+    """Show connected clients, their metrics and threads; verify a message with a client, or reconnect it."""
 
 
 @lists(app)
 def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """List the clients that are there.
+    """List the connected clients.
 
     Example: tidewheel client ls
     """
@@ -52,9 +52,10 @@ def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show a client, and what it measured of itself; it tells every minute.
+    """Show a client and its metrics, which clients report every minute.
 
-    Python, Java, C#, Go and C++ clients measure; `median` and `p99` are the bounds of their buckets.
+    Python, Java, C#, Go and C++ clients report metrics. `median` and `p99` are upper bounds of histogram
+    buckets.
 
     Example: tidewheel client show host@4711@1@x
     """
@@ -73,7 +74,7 @@ def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = 
 
 
 def measured_row(one: dict[str, Any]) -> tuple[str, ...]:
-    """Return a series of a client: a time of so many calls, or a number."""
+    """Return a time series of a client as a table row: a histogram of call durations, or a number."""
     what = (one["name"].removeprefix("rocketmq_"), one["topic"], one["group"], one["status"])
     if one["count"] is None:
         return (*what, f"{one['value']:,.0f}", "", "", "")
@@ -82,7 +83,7 @@ def measured_row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def bound(one: dict[str, Any], part: str) -> str:
-    """Return which bound a part of the calls kept to."""
+    """Return the histogram bound below which a share of the calls is."""
     if one[part] is None:
         return f"> {one['bounds_ms'][-1]:,.0f} ms" if one["count"] else ""
     return f"<= {one[part]:,.0f} ms"
@@ -90,7 +91,7 @@ def bound(one: dict[str, Any], part: str) -> str:
 
 @app.command()
 def stack(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Ask a client what its threads do; Java, Go and Node clients answer.
+    """Request a thread dump from a client. Java, Go and Node clients answer.
 
     Example: tidewheel client stack host@4711@1@x
     """
@@ -110,7 +111,7 @@ def verify(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a push consumer consume a message once more, outside of its group: its progress stays.
+    """Have a push consumer process a message again, outside its group. The group's offsets do not change.
 
     Exit code 1: the consumer failed.
 
@@ -127,7 +128,7 @@ def verify(
 
 @app.command()
 def reconnect(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Tell a client to connect again, such as before this broker moves.
+    """Request a client to reconnect, for example before this broker is moved.
 
     Example: tidewheel client reconnect host@4711@1@x
     """

@@ -1,4 +1,4 @@
-"""`tidewheel dlq`: messages that groups gave up: why, and back to work with them, or away."""
+"""`tidewheel dlq`: dead letters of consumer groups. They can be listed, redriven, and purged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GroupArgument = Annotated[str, typer.Argument(help="The consumer group of the de
 
 
 def filter_option(help_text: str, *flags: str) -> Any:
-    """Return an option that says which dead letters."""
+    """Return an option that filters dead letters."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
 
 
@@ -64,7 +64,7 @@ def list_dead_letters(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the groups that have dead letters, or the dead letters of a group, the oldest first.
+    """List the groups that have dead letters, or the dead letters of a group, oldest first.
 
     Example: tidewheel dlq ls shop --died-of acknowledged --from '2h ago'
     """
@@ -91,7 +91,7 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one dead letter: why it was given up, and what it says.
+    """Show one dead letter with its reason and its content.
 
     Example: tidewheel dlq show shop 12
     """
@@ -123,7 +123,7 @@ def redrive(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters back to their topic, for this group alone and with all attempts again.
+    """Send dead letters back to their topic, for this group only and with all attempts.
 
     Example: tidewheel dlq redrive shop --topic orders --rate 50/s --yes
     """
@@ -158,7 +158,7 @@ def purge(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let dead letters go for good.
+    """Delete dead letters permanently.
 
     Example: tidewheel dlq purge shop --until 2026-11-01T00:00 --yes
     """
@@ -182,9 +182,9 @@ def tasks(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tasks over dead letters since the broker's start, or one of them, or stop it.
+    """Show the tasks for dead letters since the broker's start, show one task, or stop a task.
 
-    With --items, list what a task has changed; this works after a restart, too.
+    With --items, list the changes of a task. This also works after a restart.
 
     Example: tidewheel dlq tasks 3f2a9c01b7de --stop
     """
@@ -207,19 +207,19 @@ def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:
 
 
 def filtered(topic: str, key: str, tag: str, died_of: str, from_: str, until: str) -> dict[str, Any]:
-    """Return a filter as the HTTP interface takes it."""
+    """Return the filter fields of a request."""
     texts = {"topic": topic, "key": key, "tag": tag, "reason": died_of}
     return bulk.filter_of(texts, {"from": from_, "until": until}, parse_past_ms)
 
 
 def refuse_many(wanted: dict[str, Any], run: Run, **given: str) -> None:
-    """Refuse options for many dead letters where one is named."""
+    """Refuse options for many dead letters if a single dead letter is given."""
     filters = {"died-of" if name == "reason" else name: value for name, value in wanted.items()}
     bulk.refuse_given(filters | given | run.given(), "dead letters", "leave it out, or the offset")
 
 
 def tell_end(answer: dict[str, Any], where: str, as_json: bool) -> None:
-    """Say what became of one dead letter."""
+    """Print the result for one dead letter."""
     if as_json:
         output.print_json(answer)
     else:
@@ -227,7 +227,7 @@ def tell_end(answer: dict[str, Any], where: str, as_json: bool) -> None:
 
 
 def start_task(api: Api, wanted: dict[str, Any], run: Run) -> None:
-    """Count the dead letters of a filter, or start a task over them."""
+    """Count the dead letters that match a filter, or start a task for them."""
     where = f" to {wanted['target']}" if wanted.get("target") else ""
 
     def counted(count: int) -> str:

@@ -1,4 +1,4 @@
-"""How `tidewheel dlq` tells people about dead letters."""
+"""Output of `tidewheel dlq` for users."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TOLD_ABOVE = ("DLQ_ORIGIN_", "TW_DEAD_")
 
 
 def group_row(one: Answer) -> tuple[str, ...]:
-    """Return a group that has dead letters as a line of the list."""
+    """Return a group with dead letters as a table row."""
     return one["group"], f"{one['count']:,}", both(int(one["oldest_ms"])) if one["oldest_ms"] else "-"
 
 
 def dead_letter_row(dead_letter: Answer) -> tuple[str, ...]:
-    """Return a dead letter as a line of the list."""
+    """Return a dead letter as a table row."""
     return (
         dead_letter["offset"],
         dead_letter["topic"],
@@ -34,7 +34,7 @@ def dead_letter_row(dead_letter: Answer) -> tuple[str, ...]:
 
 
 def dead_letter_lines(dead_letter: Answer) -> Iterator[str]:
-    """Say everything about one dead letter."""
+    """Yield the lines that describe a dead letter."""
     message = dead_letter["message"]
     given_up = both(int(dead_letter["given_up_ms"]))
     yield f"{dead_letter['group']} {dead_letter['offset']}  {dead_letter['topic']}  given up {given_up}"
@@ -56,12 +56,12 @@ def dead_letter_lines(dead_letter: Answer) -> Iterator[str]:
 
 
 def error_text(error: Answer | None) -> str:
-    """Return how an attempt ended, and when."""
+    """Return the error of an attempt and its time."""
     if error is None:
         return ""
     return error["what"] if error["at_ms"] is None else f"{exactly(int(error['at_ms']))}  {error['what']}"
 
 
 def task_cells(task: Answer) -> tuple[str, ...]:
-    """Return the group and the target of a task, for the list of tasks."""
+    """Return the group and the target of a task as table cells."""
     return task["group"], task["target"] or ("back" if task["verb"] == "redrive" else "-")

@@ -1,4 +1,6 @@
-"""`tidewheel group`: how far consumer groups are, who consumes, and how to pause, set and move them."""
+"""`tidewheel group`: progress and consumers of consumer groups, and commands to pause, configure and reset
+them.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ TopicOption = Annotated[str, typer.Option(help="One topic of the group; default:
 
 @lists(app)
 def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """List the consumer groups, each with the first of its topics; --json has all of them.
+    """List the consumer groups. Only the first topics of each group are shown; --json shows all topics.
 
     Example: tidewheel group ls
     """
@@ -77,7 +79,7 @@ def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show a group: its policy, and where it is on every queue.
+    """Show the policy of a group and its offsets in every queue.
 
     Example: tidewheel group show shop
     """
@@ -93,7 +95,7 @@ def lag(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many messages a group has yet to do, and how old the oldest is.
+    """Show the number of unprocessed messages of a group, and the age of the oldest.
 
     Example: tidewheel group lag shop
     """
@@ -118,7 +120,7 @@ def lag(
 
 @app.command()
 def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show who consumes: their libraries, what they hold, and when they called last.
+    """Show the consumers of a group: their libraries, leased messages, and last calls.
 
     Example: tidewheel group clients shop
     """
@@ -160,9 +162,9 @@ def create(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a group with its policy before anybody uses it, and let it receive a topic from a place on.
+    """Create a group with its policy before it is used, and let it receive a topic from a position on.
 
-    The same again, without a topic, changes nothing.
+    Repeating the command without a topic changes nothing.
 
     Example: tidewheel group create shop orders --from latest --attempts 5
     """
@@ -184,9 +186,9 @@ def set_policy(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how a group's messages are given out; what is not given stays as it is.
+    """Set the delivery policy of a group. Options that are not given are not changed.
 
-    Push consumers learn of it with their next settings, within minutes.
+    Push consumers receive the policy with their next settings, within minutes.
 
     Example: tidewheel group set shop --attempts 5 --retry-after 1s,10s,1m
     """
@@ -207,7 +209,7 @@ def set_policy(
 
 @app.command()
 def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Give a group no more messages; what is leased may still be acknowledged.
+    """Stop the delivery of messages to a group. Leased messages may still be acknowledged.
 
     Example: tidewheel group pause shop
     """
@@ -219,7 +221,7 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
 
 @app.command()
 def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Give a paused group messages again.
+    """Resume the delivery of messages to a paused group.
 
     Example: tidewheel group resume shop
     """
@@ -241,9 +243,9 @@ def reset(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set where a group goes on: back to have messages again, or forward to skip some.
+    """Set the offsets of a group: back to receive messages again, or forward to skip messages.
 
-    What is leased at that moment is void: its acknowledgement is refused.
+    Current leases become invalid, and their acknowledgements are refused.
 
     Example: tidewheel group reset shop --to '30m ago' --topic orders --yes
     """
@@ -267,7 +269,7 @@ def delete(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a group and how far it is, or that it receives a topic; its dead letters stay.
+    """Delete a group with its offsets, or remove one of its topics. Its dead letters are kept.
 
     Without --yes, its consumers and its lag are only shown.
 
@@ -294,7 +296,7 @@ def delete(
 def policy_fields(
     attempts: int | None, retry_after: str, fifo_run: int | None, lite_exclusive: bool | None
 ) -> dict[str, Any]:
-    """Return the fields of a policy that are given, as the HTTP interface takes them."""
+    """Return the policy fields that are given, as fields of a request."""
     given = {
         "attempts_max": attempts,
         "retry_after_ms": [parse_ms(one.strip(), "--retry-after") for one in retry_after.split(",") if one],
@@ -315,7 +317,7 @@ def tell(group: dict[str, Any], as_json: bool) -> None:
 
 
 def place(text: str, flag: str) -> str:
-    """Return where a group is to go on as the HTTP interface takes it."""
+    """Return the start position of a group as a field of a request."""
     said = text.strip()
     if said in ("earliest", "latest") or said.startswith("offset:"):
         return said

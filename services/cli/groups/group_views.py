@@ -1,4 +1,4 @@
-"""How `tidewheel group` tells people about consumer groups."""
+"""Output of `tidewheel group` for users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENTS = ("client", "kind", "library", "leased", "polls", "filters", "heard")
 
 
 def group_row(group: Answer) -> tuple[str, ...]:
-    """Return a group as a line of the list."""
+    """Return a group as a table row."""
     return (
         group["name"],
         some(group["topics"]) or "none yet",
@@ -36,7 +36,7 @@ def group_row(group: Answer) -> tuple[str, ...]:
 
 
 def state(group: Answer) -> str:
-    """Return what an operator should know: it is paused, nobody comes for what waits, it missed messages."""
+    """Return the conditions that require attention: paused, no consumer, or missed messages."""
     missed = f"missed {group['missed']:,}" if group.get("missed") else ""
     return ", ".join(filter(None, (_serving(group), missed)))
 
@@ -48,7 +48,7 @@ def _serving(group: Answer) -> str:
 
 
 def group_lines(group: Answer) -> Iterator[str]:
-    """Say everything about a group but its queues."""
+    """Yield the lines that describe a group without its queues."""
     policy = group["policy"]
     yield f"{group['name']}  {some(group['topics']) or 'receives no topic yet'}" + (
         "  PAUSED" if policy["is_paused"] else ""
@@ -78,7 +78,9 @@ def group_lines(group: Answer) -> Iterator[str]:
 
 
 def missed_line(group: Answer) -> str:
-    """Return what retention has deleted before the group had finished it; empty for nothing."""
+    """Return a line about messages that retention deleted before the group had processed them, or an empty
+    string.
+    """
     if not group.get("missed"):
         return ""
     topics = [f"{one['topic']} ({one['count']:,})" for one in group["missed_topics"]]
@@ -88,7 +90,7 @@ def missed_line(group: Answer) -> str:
 
 
 def filter_line(one: Answer) -> str:
-    """Return a filter of a group, the number of its clients, and of the messages that wait for one."""
+    """Return a line about a filter with the number of its clients and of the messages that wait for them."""
     clients = f"{one['clients']:,} client{'s' * (one['clients'] != 1)}"
     count = one["waiting"]
     waits = "1 message waits" if count == 1 else f"{count:,} messages wait"
@@ -97,7 +99,7 @@ def filter_line(one: Answer) -> str:
 
 
 def is_held_up(queue: Answer) -> bool:
-    """Return whether the leased or the waiting messages of a queue have reached their limit."""
+    """Return whether the leased or waiting messages of a queue have reached their limit."""
     return bool(
         queue["in_flight"] >= limits.IN_FLIGHT_PER_QUEUE_MAX
         or queue["waiting"] >= limits.PARKED_PER_QUEUE_MAX
@@ -105,7 +107,7 @@ def is_held_up(queue: Answer) -> bool:
 
 
 def retries(retry_after_ms: list[int]) -> str:
-    """Return pauses between attempts: 1s 5s 10s ... 2h (18 steps); the last comes again and again."""
+    """Return the retry delays as text, such as 1s 5s 10s ... 2h (18 steps). The last delay is repeated."""
     spans = [span(one) for one in retry_after_ms]
     if len(spans) <= PAUSES_SHOWN_MAX:
         return " ".join(spans)
@@ -113,7 +115,7 @@ def retries(retry_after_ms: list[int]) -> str:
 
 
 def queue_rows(queues: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for every queue."""
+    """Yield a table row for each queue."""
     for queue in queues:
         counts = (f"{queue[name]:,}" for name in ("lag", "in_flight", "waiting"))
         offsets = (f"{int(queue[name]):,}" for name in ("min_offset", "committed_offset", "end_offset"))
@@ -121,7 +123,7 @@ def queue_rows(queues: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
 
 
 def lag_rows(groups: Iterable[Answer]) -> list[tuple[str, ...]]:
-    """Return a line for every group and topic, the largest lag first."""
+    """Return a table row for each group and topic, largest lag first."""
     lines: list[tuple[int, tuple[str, ...]]] = []
     for group in groups:
         by_topic: defaultdict[str, list[Answer]] = defaultdict(list)
@@ -137,21 +139,21 @@ def lag_rows(groups: Iterable[Answer]) -> list[tuple[str, ...]]:
 
 
 def move_rows(moves: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for every queue that a reset moves."""
+    """Yield a table row for each queue that a reset moves."""
     for move in moves:
         before, after = int(move["before"]), int(move["after"])
         yield move["topic"], str(move["queue_id"]), f"{before:,}", f"{after:,}", moved(after - before)
 
 
 def moved(by: int) -> str:
-    """Return what a move of a queue means for its messages."""
+    """Return the effect of an offset change on the messages of a queue."""
     if by == 0:
         return "stays"
     return f"skips {by:,}" if by > 0 else f"gives {-by:,} again"
 
 
 def reset_line(answer: Answer) -> str:
-    """Say what a reset does in all."""
+    """Return a summary of a reset."""
     steps = [int(move["after"]) - int(move["before"]) for move in answer["moves"]]
     again, skipped = -sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
     parts = [f"gives up to {again:,} again" if again else "", f"skips up to {skipped:,}" if skipped else ""]
@@ -159,7 +161,7 @@ def reset_line(answer: Answer) -> str:
 
 
 def client_rows(consumers: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for every consumer."""
+    """Yield a table row for each consumer."""
     for one in consumers:
         yield (
             one["client_id"],
@@ -173,5 +175,5 @@ def client_rows(consumers: Iterable[Answer]) -> Iterator[tuple[str, ...]]:
 
 
 def age(stored_ms: str | None) -> str:
-    """Return how long ago a message was stored."""
+    """Return the time since a message was stored."""
     return "-" if stored_ms is None else span(max(0, now_ms() - int(stored_ms)))

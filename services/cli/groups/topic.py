@@ -1,4 +1,4 @@
-"""`tidewheel topic`: topics listed, shown, created, altered, held, released, purged and deleted."""
+"""`tidewheel topic`: commands to list, show, create, alter, hold, release, purge, move and delete topics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JOURNAL_LOOK: Final = 200
 
 
 class TopicType(StrEnum):
-    """What a topic takes."""
+    """The message type of a topic."""
 
     NORMAL = "normal"
     FIFO = "fifo"
@@ -101,10 +101,10 @@ def create(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create topics, all with the same settings; one that is there with these settings already is left.
+    """Create topics with the same settings. A topic that already exists with these settings is not changed.
 
-    Of several, those that are refused are named and the others created; the exit code is that of the first
-    refusal. With --json a single NAME prints one object, anything else a list.
+    If some of the topics are refused, the others are created, and the exit code is that of the first refusal.
+    With --json, a single NAME prints an object, and several names print a list.
 
     Example: tidewheel topic create order-timeouts --type delay --queues 4
     """
@@ -132,7 +132,7 @@ def create(
 
 
 def names_of(said: list[str]) -> Iterator[str]:
-    """Yield names that were typed, or are lines of files or of stdin; raise `InputUnreadable`."""
+    """Yield the topic names from the arguments, files or stdin; raise `InputUnreadable`."""
     for one in said:
         if one == "-" or one.startswith("@"):
             yield from filter(None, map(str.strip, text_of(one).splitlines()))
@@ -141,7 +141,7 @@ def names_of(said: list[str]) -> Iterator[str]:
 
 
 def text_of(said: str) -> str:
-    """Return what stdin (-) or a file (@FILE) holds; raise `InputUnreadable`."""
+    """Return the content of stdin (-) or a file (@FILE); raise `InputUnreadable`."""
     try:
         return sys.stdin.read() if said == "-" else Path(said[1:]).read_text()
     except (OSError, ValueError) as error:
@@ -151,14 +151,14 @@ def text_of(said: str) -> str:
 
 
 def topic_line(topic: dict[str, Any]) -> str:
-    """Return a topic as a line."""
+    """Return a description of a topic as one line."""
     kept = f", messages up to {own_retention(topic)} old" if own_retention(topic) else ""
     queues = counted(topic["queue_count"], "queue")
     return f"{topic['name']} takes {topic['message_type'].lower()}, {queues}{kept}"
 
 
 def own_retention(topic: dict[str, Any]) -> str:
-    """Return the retention of the topic itself; empty if it has none."""
+    """Return the retention that is set for the topic, or an empty string."""
     return span(int(topic["retention_ms"])) if "retention_ms" in topic else ""
 
 
@@ -168,7 +168,7 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a topic and how far its queues are.
+    """Show a topic and the offsets of its queues.
 
     Example: tidewheel topic show order-timeouts
     """
@@ -228,8 +228,9 @@ def alter(
 ) -> None:
     """Change the type or the retention of a topic, or add queues.
 
-    Refused where messages would be lost or disordered. A retention that discards messages at once is only
-    previewed without --yes; from then on, messages of that age are discarded, finished or not.
+    The command is refused if messages would be lost or reordered. A retention that would discard messages
+    immediately requires --yes; without it, only the effect is shown. The retention discards messages
+    regardless of whether groups have processed them.
 
     Example: tidewheel topic alter orders --queues 16
     """
@@ -259,9 +260,9 @@ def purge(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Discard the messages of a topic that all groups have finished or, with --discard, all messages.
+    """Discard the messages of a topic that all groups have processed or, with --discard, all messages.
 
-    Timers and open transactions stay. Retention frees the disk later.
+    Timers and open transactions are not affected. The disk space is released later by retention.
 
     Example: tidewheel topic purge orders --discard --yes
     """
@@ -283,10 +284,10 @@ def delete(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a topic; refused while timers, transactions or schedules use it.
+    """Delete a topic. The command is refused as long as timers, transactions or schedules use the topic.
 
-    Its groups no longer receive it; their dead letters stay. A client that still sends creates it again where
-    topics are created automatically.
+    Groups no longer receive the topic, and their dead letters are kept. If topics are created automatically,
+    a client that still sends to the topic creates it again.
 
     Example: tidewheel topic delete orders --yes
     """
@@ -301,7 +302,7 @@ def delete(
 
 
 def many_filter(help_text: str, *flags: str) -> Any:
-    """Return an option that says which messages."""
+    """Return an option that filters messages."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
 
 
@@ -329,9 +330,10 @@ def move(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move the unfinished messages of a topic, or those that match, to another topic, as a task.
+    """Move the unprocessed messages of a topic, or those that match, to another topic, as a task.
 
-    Each is copied to TO, and then finished for all groups of FROM. Messages that a consumer has are left.
+    Each message is copied to TO and then acknowledged for all groups of FROM. Messages that are leased by a
+    consumer are skipped.
 
     Example: tidewheel topic move orders orders-slow --tag bulk --rate 50/s --yes
     """
@@ -360,9 +362,9 @@ def tasks(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tasks that move messages since the broker's start, or one of them, or stop it.
+    """Show the tasks that move messages since the broker's start, show one task, or stop a task.
 
-    With --items, list what a task has moved; this works after a restart, too.
+    With --items, list the messages that a task has moved. This also works after a restart.
 
     Example: tidewheel topic tasks 3f2a9c01b7de --stop
     """
@@ -393,10 +395,10 @@ def hold(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold back the delayed messages of a topic when they are due, until tidewheel topic release.
+    """Hold the delayed messages of a topic when they become due, until tidewheel topic release.
 
-    They stay pending, can be cancelled or moved, and timer fire delivers one despite the hold. Plain
-    messages and runs of schedules go on.
+    Held messages stay pending and can be cancelled or moved. `timer fire` delivers a message despite the
+    hold. Other messages and scheduled messages are not affected.
 
     Example: tidewheel topic hold orders --reason "the shop is closed" --yes
     """
@@ -422,9 +424,9 @@ def release(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver the held messages of a topic, the earliest due first; again with another --rate to change it.
+    """Deliver the held messages of a topic, earliest due first. Repeat the command to change the --rate.
 
-    Messages that become due from now on are delivered on time, whatever the rate.
+    Messages that become due later are delivered on time, regardless of the rate.
 
     Example: tidewheel topic release orders --rate 500/s --reason "the shop is open"
     """
@@ -437,7 +439,7 @@ def release(
 
 
 def hold_line(hold: dict[str, Any]) -> str:
-    """Return what a hold keeps, as a line."""
+    """Return a description of a hold as one line."""
     held, because = int(hold["held"]), f": {hold['reason']}" if hold["reason"] else ""
     if hold["per_second"] is None:
         return f"timers held since {exactly(int(hold['since_ms']))}{because}; {due_of(held)}"
@@ -446,7 +448,7 @@ def hold_line(hold: dict[str, Any]) -> str:
 
 
 def due_of(held: int) -> str:
-    """Return how many held timers are due."""
+    """Return the number of held timers that are due, as text."""
     return "1 is due and waits" if held == 1 else f"{held:,} are due and wait"
 
 
@@ -489,18 +491,18 @@ def show_use(use: dict[str, Any], as_json: bool) -> None:
 
 
 def discarded(use: dict[str, Any]) -> str:
-    """Return the number of messages that a purge or a deletion discarded, as text."""
+    """Return the number of messages that a purge or a deletion has discarded, as text."""
     were = "was" if use["messages"] == 1 else "were"
     return f"{counted(use['messages'], 'message')} {were} discarded, {use['unfinished']:,} of them unfinished"
 
 
 def stored(at_ms: str | None) -> str:
-    """Return when a queue's first message was stored; a dash if it has none."""
+    """Return the storage time of a queue's first message, or a dash for an empty queue."""
     return "-" if at_ms is None else exactly(int(at_ms))
 
 
 def retention(limits: dict[str, Any]) -> str:
-    """Return how long messages are kept, which all topics share."""
+    """Return the retention limits, which are the same for all topics."""
     age = span(int(limits["age_ms"])) if limits["age_ms"] else ""
     size = f"{int(limits['log_bytes_max']):,} bytes of log" if limits["log_bytes_max"] else ""
     return " or ".join(filter(None, (age, size))) or "nothing is deleted"

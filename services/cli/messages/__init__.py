@@ -1,1 +1,1 @@
-"""Messages: sent, found, followed, explained."""
+"""Commands to send, find, watch and explain messages."""

@@ -1,4 +1,4 @@
-"""`tidewheel explain`: the life of one message or order, from the log, with its gaps and log offsets."""
+"""`tidewheel explain`: the history of a message or order in the log, with times and log offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell everything that the log says of a message or order: when, how long after, at which log offset.
+    """Show all log records of a message or order, with times, intervals and log offsets.
 
     Example: tidewheel explain order:17 --store ./store
     """
@@ -44,7 +44,7 @@ def explain(
 
 
 def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
-    """Search a store's files."""
+    """Search the files of a store."""
     from services.explain.evidence import SearchedLog
     from services.explain.explain import explain as search
 
@@ -52,13 +52,13 @@ def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
 
 
 def from_broker(http: str | None, name: str, topic: str) -> dict[str, Any]:
-    """Ask a broker, which searches its own log."""
+    """Query a broker, which searches its log."""
     found: dict[str, Any] = broker_at(http).search("explain", name=name, topic=topic)
     return found
 
 
 def show(told: dict[str, Any]) -> None:
-    """Print the events in log order, and how each message stands."""
+    """Print the events in log order and the current state of each message."""
     events, messages = told["events"], told["messages"]
     searched = f"log offsets {int(told['first_offset']):,} to {int(told['end_offset']):,} of {told['store']}"
     output.show(
@@ -78,9 +78,10 @@ def reason(one: Waiting) -> str:
 
 
 def lines(events: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each event: when, after how long, at which log offset, what happened to what.
+    """Return a line for each event with its time, the interval since the previous event, its log offset, and
+    a description.
 
-    In a cluster's store also in which epoch.
+    For the store of a cluster, the lines also show the epoch.
     """
     width = max(len(event["topic"]) for event in events)
     epochs = [epoch(event["epoch"], event["leader"]) for event in events]
@@ -96,7 +97,7 @@ def lines(events: list[dict[str, Any]]) -> list[str]:
 
 
 def sentence(event: dict[str, Any]) -> str:
-    """Return what happened, such as: acknowledged: by group shop-carts, queue 1 offset 0."""
+    """Return the description of an event, such as: acknowledged: by group shop-carts, queue 1 offset 0."""
     due = f"due {exactly(int(event['due_ms']))}" if event["what"] == "armed" and event["due_ms"] else ""
     is_placed = event["queue_id"] is not None
     place = f"queue {event['queue_id']} offset {event['queue_offset']}" if is_placed else ""
@@ -104,9 +105,9 @@ def sentence(event: dict[str, Any]) -> str:
 
 
 def epoch(number: int | None, leader: str) -> str:
-    """Return in which epoch of a cluster something happened, and who led it.
+    """Return the epoch of an event in a cluster and the leader of the epoch.
 
-    Nothing if that is not known, or was in none.
+    The result is empty if the epoch is unknown.
     """
     if number is None:
         return ""
@@ -114,16 +115,16 @@ def epoch(number: int | None, leader: str) -> str:
 
 
 def justified(texts: list[str]) -> list[str]:
-    """Return texts as wide as the widest, to the right."""
+    """Return the texts right-aligned to the same width."""
     width = max(map(len, texts))
     return [f"{one:>{width}}" for one in texts]
 
 
 def gap(gap_ms: int) -> str:
-    """Return how long after the event before; clocks that were set back show."""
+    """Return the interval since the previous event. It is negative if a clock was set back."""
     return "" if gap_ms == 0 else f"+{span(gap_ms)}" if gap_ms > 0 else f"-{span(-gap_ms)}"
 
 
 def counted(things: list[Any], word: str) -> str:
-    """Return how many there are: 1 event, 2 events."""
+    """Return the number of items with a noun, such as "1 event" or "2 events"."""
     return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"

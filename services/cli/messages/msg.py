@@ -1,4 +1,4 @@
-"""`tidewheel msg`: messages by the names that people know them by."""
+"""`tidewheel msg`: search for messages by key, id, timer key, or content."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the messages with a key or id, newest first: how each stands, where it is stored, what it says.
+    """Show the messages with a key or id, newest first, with their state, position and content.
 
-    A delayed message is listed as the timer, which waits or has ended, and as what was delivered.
+    A delayed message is listed twice: as a timer, and as the delivered message.
 
     Example: tidewheel msg show order:17 --topic order-timeouts
     """
@@ -69,9 +69,9 @@ def search(
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Search the messages of a topic by content, oldest first; Ctrl-C ends it.
+    """Search the messages of a topic by content, oldest first, until Ctrl-C.
 
-    Content has no index: all messages of the span are read. Exit code 4: none matches.
+    Content is not indexed, so all messages in the time range are read. Exit code 4: no message matches.
 
     Example: tidewheel msg search orders --json-path customer.city=Rome --from '2h ago'
     """
@@ -93,7 +93,7 @@ def search(
 
 
 def lines(message: dict[str, Any]) -> tuple[str, ...]:
-    """Return a message as a few lines: its place, its names, its body."""
+    """Return the description of a message: its position, names and body."""
     names = [f"id {message['message_id']}"]
     names += [f"keys {' '.join(message['keys'])}"] if message["keys"] else []
     names += [f"tag {message['tag']}"] if message["tag"] else []
@@ -107,7 +107,10 @@ def lines(message: dict[str, Any]) -> tuple[str, ...]:
 
 
 def standing(message: dict[str, Any]) -> str:
-    """Return how a message stands, such as: CANCELLED  by a call, because: paid; its place in a queue."""
+    """Return the state of a message, such as:
+
+    CANCELLED  by a call, because: paid; or its position in a queue.
+    """
     state, due_ms = message.get("state", "stored"), message["delivery_ms"]
     if state == "stored":
         return f"{message['stored_topic']} queue {message['queue_id']} offset {message['queue_offset']}"
@@ -119,5 +122,5 @@ def standing(message: dict[str, Any]) -> str:
 
 
 def exact(moment_ms: str) -> str:
-    """Return local wall time with its date, to the millisecond."""
+    """Return a local date and time with milliseconds."""
     return datetime.fromtimestamp(int(moment_ms) / 1000).isoformat(" ", "milliseconds")

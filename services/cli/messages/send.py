@@ -1,4 +1,4 @@
-"""`tidewheel send`: one message from the command line."""
+"""`tidewheel send`: send a message from the command line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def send(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message, now or later; it is on disk when this returns.
+    """Send one message, now or later. It is on disk when the command returns.
 
     Example: tidewheel send order-timeouts '{"order_id": 7}' --key order:7 --in 30s
     Example: tidewheel send reports @report.json --at 2026-11-22T09:00
@@ -91,7 +91,7 @@ def send(
 
 
 def parse_delay_ms(text: str) -> int:
-    """Read --in; raise `ConfigurationError`."""
+    """Parse --in; raise `ConfigurationError`."""
     try:
         return parse_ms(text, "--in")
     except ConfigurationError as error:
@@ -101,20 +101,25 @@ def parse_delay_ms(text: str) -> int:
 
 
 def due_text(at_ms: int) -> str:
-    """Return when a message is due; a time that has passed is told, since the message is not delayed then."""
+    """Return the due time as text.
+
+    A time in the past is reported, because the message is then not delayed.
+    """
     if at_ms <= now_ms():
         return f", delivered at once: {both(at_ms)} has passed"
     return f", due {both(at_ms)}"
 
 
 def say_verdict(answer: dict[str, Any]) -> None:
-    """Say what came of the verb on a timer that a message carries; nothing for one that carries none."""
+    """Print the result of the timer operation that a message carries, if there is one."""
     if verdict := answer.get("verdict"):
         output.say(f"the timer that it names: {verdict_text(verdict)}")
 
 
 def verdict_text(verdict: dict[str, Any]) -> str:
-    """Return what came of the verb that a message carries, and what to do where there is no such timer."""
+    """Return the result of the timer operation that a message carries, with advice if there is no
+    such timer.
+    """
     said: str = verdict["verdict"]
     if said == "NEVER_SET":
         return f"{said}; without TW_TIMER_TOPIC it is looked for in the message's own topic"
@@ -124,7 +129,7 @@ def verdict_text(verdict: dict[str, Any]) -> str:
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Read NAME=VALUE of each; raise `IllegalProperty`, also for a name that is given twice."""
+    """Parse NAME=VALUE arguments; raise `IllegalProperty`, also for a duplicate name."""
     found = dict[str, str]()
     for name, value in map(pair, texts):
         if name in found:
@@ -134,7 +139,7 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE; raise `IllegalProperty`."""
+    """Parse NAME=VALUE; raise `IllegalProperty`."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise IllegalProperty(f"--property is {text!r}: write it as NAME=VALUE.")

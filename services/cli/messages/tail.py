@@ -1,4 +1,4 @@
-"""`tidewheel tail`: watch a topic without consuming it; consumer groups notice nothing."""
+"""`tidewheel tail`: watch a topic without consuming its messages and without effect on consumer groups."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def tail(
 
 
 def start(api: Api, topic: str, from_start: bool, since: str) -> str:
-    """Return the positions to watch from, as the HTTP interface has them."""
+    """Return the start positions as a parameter of a request."""
     if since:
-        said = f"{since} ago" if re.fullmatch(SPAN, since.strip()) else since  # what has been is meant anyhow
+        # a time in the past is intended in any case
+        said = f"{since} ago" if re.fullmatch(SPAN, since.strip()) else since
         since_ms = parse_past_ms(said, "--since")
         queues, offset = api.get("topics", topic, since_ms=since_ms)["queues"], "since_offset"
     else:
@@ -74,14 +75,14 @@ def start(api: Api, topic: str, from_start: bool, since: str) -> str:
 
 
 def newest(api: Api, topic: str, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the last messages of a topic, oldest first, and then those that arrive."""
+    """Yield the last messages of a topic, oldest first, and then new messages."""
     answer = api.get("topics", topic, "newest", limit=count)
     yield from reversed(answer["messages"])
     yield from arrivals(api, topic, answer["after"])
 
 
 def arrivals(api: Api, topic: str, after: str) -> Iterator[dict[str, Any]]:
-    """Yield messages for ever, from the given positions on."""
+    """Yield new messages from the given positions on. The iterator is infinite."""
     while True:
         answer = api.get("topics", topic, "arrivals", after=after, limit=BATCH, wait_ms=WAIT_MS)
         yield from answer["messages"]
@@ -89,7 +90,7 @@ def arrivals(api: Api, topic: str, after: str) -> Iterator[dict[str, Any]]:
 
 
 def line(message: dict[str, Any]) -> str:
-    """Return a message as one line: when it was stored, where it is, what it is called, what it says."""
+    """Return a message as one line: storage time, position, names, and body."""
     stored = datetime.fromtimestamp(int(message["store_ms"]) / 1000).strftime("%H:%M:%S.%f")[:-3]
     names = " ".join([*message["keys"], *([f"#{message['tag']}"] if message["tag"] else [])])
     place = f"{message['queue_id']}@{message['queue_offset']}"

@@ -1,1 +1,1 @@
-"""Processes that run until they are stopped: broker, console, worker, shop, demonstration."""
+"""Commands that run until they are stopped: broker, console, worker, shop, and demo."""

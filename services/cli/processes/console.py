@@ -1,4 +1,4 @@
-"""`tidewheel console`: pages of a broker in a browser, beside a broker or a cluster."""
+"""`tidewheel console`: web pages for a broker or a cluster, served by a separate process."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def console(
         typer.Option("--child", hidden=True, help="Read one-time keys from stdin, and end when stdin ends."),
     ] = False,
 ) -> None:
-    """Show a broker in a browser, until Ctrl-C; prints a link that signs in once.
+    """Show a broker in a browser, until Ctrl-C. A link that signs in once is printed.
 
-    The link's session calls the broker with the token in the file that TIDEWHEEL_HTTP_TOKEN names, if it
-    names one. Others sign in with a token of their own: tidewheel auth token add USER
+    The session of this link calls the broker with the token in the file TIDEWHEEL_HTTP_TOKEN, if it is set.
+    Other users sign in with their own tokens: tidewheel auth token add USER
 
     Example: tidewheel console --http 127.0.0.1:8088
     """
@@ -59,10 +59,10 @@ def console(
 
 
 def announce(url: str, link: str) -> None:
-    """Say where the console is."""
+    """Print the address of the console."""
     output.offer(f"console {url}   Ctrl-C stops it\nopen within ten minutes, once:  {link}")
 
 
 def announce_to_parent(url: str, link: str) -> None:
-    """Say on the first line of stdout where the console is; the parent makes the links."""
+    """Print the address of the console on the first line of stdout. The parent process creates the links."""
     output.offer(url)

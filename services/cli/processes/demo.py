@@ -1,4 +1,4 @@
-"""`tidewheel demo`: a whole shop against a broker, and the audit of its books."""
+"""`tidewheel demo`: a complete shop with a broker, and an audit of its books."""
 
 from __future__ import annotations
 
@@ -67,9 +67,11 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Start a broker and a shop, replay orders, audit the books; exit 0 if they balance, 1 if not.
+    """Start a broker and a shop, replay orders, and audit the books.
 
-    With --bugs: exit 0 if the audit finds every one of them and nothing else, 1 if not.
+    Exit code 0: they balance; 1: they do not.
+
+    With --bugs, exit code 0: the audit finds all of them and nothing else; 1: otherwise.
 
     Example: tidewheel demo --orders online_retail.csv --count 2000 --faults
     """
@@ -77,7 +79,7 @@ def demo(
     from services.shop.demo.settings import DemoSettings
     from services.shop.demo.story import run_demo
 
-    for number in set(signals_to_end()) - {signal.SIGINT}:  # so that the children are ended too
+    for number in set(signals_to_end()) - {signal.SIGINT}:  # so that child processes are also stopped
         signal.signal(number, lambda number, _: sys.exit(EXIT_BY_SIGNAL + number))
     settings = DemoSettings(
         out=out or OUT_FOLDER / f"run-{datetime.now():%Y%m%d-%H%M%S}",
@@ -101,7 +103,7 @@ def demo(
 
 
 class OnStderr:
-    """Shows the phases of a run: a moving bar on a terminal, a line per phase elsewhere."""
+    """Shows the phases of a run: a progress bar on a terminal, or one line per phase elsewhere."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -137,12 +139,12 @@ class OnStderr:
             self.say(f"{phase} ..." if steps is None else f"{phase}: {steps} steps ...")
 
     def advance(self) -> None:
-        """Count one more step as done."""
+        """Count one completed step."""
         if self._task is not None:
             self._progress.advance(self._task)
 
     def say(self, sentence: str) -> None:
-        """Print a line above the bars."""
+        """Print a line above the progress bars."""
         self._console.print(sentence, markup=False, highlight=False)
 
     def _finish(self) -> None:
@@ -152,7 +154,7 @@ class OnStderr:
 
 
 def show(summary: DemoSummary) -> None:
-    """Print the summary for people."""
+    """Print the summary as tables."""
     output.print_table(("what", "count", "which is"), rows_of(summary), prose=("which is",))
     output.show(
         "(The report tells how late the broker was by itself: up to its log, without the shop's own work.)",
@@ -173,14 +175,16 @@ def show(summary: DemoSummary) -> None:
 
 
 def rows_of_bugs(summary: DemoSummary) -> Iterator[tuple[object, ...]]:
-    """Yield a line per case: how many subjects it was done to, and how the audit's answer differs."""
+    """Yield a table row per case: the number of affected subjects, and the differences to the findings of the
+    audit.
+    """
     for case, one in summary.bugs.items():
         done, missed = len(one["expected"]), one["missed"]
         yield case, done, done - len(missed), ", ".join(missed) or "-", ", ".join(one["surplus"]) or "-"
 
 
 def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
-    """Yield the summary's lines: what, how many, and the sum it takes part in."""
+    """Yield the rows of the summary: subject, count, and breakdown."""
     invoices, orders = summary.invoices, summary.orders
     yield (
         "invoices",
@@ -208,7 +212,7 @@ def rows_of(summary: DemoSummary) -> Iterator[tuple[str, object, str]]:
 
 
 def lateness_text(lateness: Lateness) -> str:
-    """Return how late, in words that say up to where: the report has the broker's part, up to its log."""
+    """Return the lateness as text. It includes the shop's processing; the report has the broker's share."""
     return (
         f"in the shop's rows {lateness.p50_ms} ms (p50), {lateness.p99_ms} ms (p99), {lateness.max_ms} ms at "
         f"most after it was due; {lateness.early_count} early"

@@ -1,6 +1,6 @@
-"""`tidewheel dev`: a broker to try things with, in a folder of its own, with samples in it.
+"""`tidewheel dev`: a broker for experiments, with a separate data folder and sample topics.
 
-the broker serves --> it makes the samples that are missing, over HTTP --> it prints what to try
+broker is ready --> missing samples are created over HTTP --> example commands are printed
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def dev(
         str, typer.Option("--http", metavar="HOST:PORT", help="Address for HTTP and the commands.")
     ] = str(HTTP_USUAL),
 ) -> None:
-    """Run a broker to try things with, until Ctrl-C; the data stays in its folder.
+    """Run a broker for experiments until Ctrl-C. The data is kept in its folder.
 
-    It has the topics orders, deadlines and ticks, and a schedule that sends to ticks every ten seconds. Other
-    settings come from the environment or tidewheel.toml, as for: tidewheel serve
+    The topics orders, deadlines and ticks are created, and a schedule that sends to ticks every ten seconds.
+    Other settings are read from the environment or tidewheel.toml, as for: tidewheel serve
 
     Example: tidewheel dev --store /tmp/try
     """
@@ -76,7 +76,10 @@ def dev(
 
 
 def begin(settings: ServeSettings, ready: Ready) -> None:
-    """Make the samples, and say what to try; a refusal is said, and the broker goes on."""
+    """Create the samples and print example commands.
+
+    If this fails, the error is printed and the broker continues.
+    """
     tries = to_try(ready)
     try:
         if not make_samples(broker_at(ready.http.url)):
@@ -87,9 +90,10 @@ def begin(settings: ServeSettings, ready: Ready) -> None:
 
 
 def make_samples(api: Api) -> bool:
-    """Create the sample topics and the schedule, but for those that are there.
+    """Create the sample topics and the schedule if they do not exist.
 
-    Return False, with nothing made, for a store that has topics and none of the samples: another broker's.
+    Returns False without a change if the store has topics but none of the samples, because it belongs to
+    another broker.
     """
     there = {topic["name"] for topic in api.get("topics")["topics"]}
     if there and there.isdisjoint(TOPICS):
@@ -103,7 +107,7 @@ def make_samples(api: Api) -> bool:
 
 
 def banner(settings: ServeSettings, ready: Ready) -> str:
-    """Return where the broker is."""
+    """Return the addresses of the broker as text."""
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     return (
         f"tidewheel {version('tidewheel')}   data {settings.store} ({opened})   Ctrl-C stops it\n"
@@ -113,9 +117,9 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
 
 
 def to_try(ready: Ready) -> str:
-    """Return the sample topics, and three things to try."""
+    """Return the sample topics and three example commands."""
     there, key = http_option(ready), "--topic deadlines --key order:7"
-    receive = '{"topic": "ticks", "wait": "15s"}'  # not by --json, which curl has since 7.82
+    receive = '{"topic": "ticks", "wait": "15s"}'  # curl supports --json only since 7.82
     return (
         f"  topics  {', '.join(TOPICS)}; others are made when first used\n"
         f"try, in another terminal:\n"

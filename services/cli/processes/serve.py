@@ -29,9 +29,10 @@ VIRTUAL_CLOCK = "VIRTUAL, for tests: POST /api/clock/advance lets time pass"
 def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> None:
     """Run a broker until Ctrl-C, SIGTERM or SIGHUP.
 
-    Every option can come from the environment (--listen is TIDEWHEEL_LISTEN) or from a file (listen = "...");
-    a flag goes before the environment, that before the file. tidewheel config show tells what is in force.
-    An acknowledged message is on this disk; with --cluster it is in the log that several nodes share.
+    Every option can also be set in the environment (--listen is TIDEWHEEL_LISTEN) or in a file (listen =
+    "..."). Options take precedence over the environment, and the environment over the file. `tidewheel config
+    show` prints the current settings. An acknowledged message is on this disk; with --cluster, it is in the
+    shared log of the nodes.
 
     Example: tidewheel serve --store ./store --listen 127.0.0.1:8081 --http 127.0.0.1:8088
     """
@@ -42,13 +43,16 @@ def serve(context: typer.Context, config: ConfigOption = None, **flags: Any) -> 
 
 
 def announce(settings: ServeSettings, ready: Ready) -> None:
-    """Say on stdout where the broker is and what to type next; the log, on stderr, says so in its own way."""
+    """Print the addresses of the broker and example commands to stdout.
+
+    The log on stderr reports them separately.
+    """
     if settings.banner:
         output.offer(banner(settings, ready))
 
 
 def banner(settings: ServeSettings, ready: Ready) -> str:
-    """Return what a person wants to know of a broker that has just begun to serve."""
+    """Return the startup message of a broker."""
     there = http_option(ready)
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     made = "made when first used" if settings.auto_create else "made by: tidewheel topic create NAME"
@@ -66,20 +70,22 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
 
 
 def http_option(ready: Ready) -> str:
-    """Return the option that commands need to reach a broker; empty if they look for it there."""
+    """Return the option that commands need to reach the broker, or an empty string for the default
+    address.
+    """
     is_usual = ready.http.port == HTTP_PORT_USUAL and not ready.http.is_tls
     return "" if is_usual else f" --http {ready.http.url if ready.http.is_tls else ready.http}"
 
 
 def room(store: Path, segment_bytes: int) -> str:
-    """Say what the store takes of its volume, and what it leaves."""
+    """Return the disk space that the store has allocated, and the free space of its volume."""
     mib = segment_bytes // 2**20
     free_mib = shutil.disk_usage(store).free // 2**20
     return f"{2 * mib} MiB taken at once: log files of {mib} MiB and one in reserve; {free_mib} MiB are left"
 
 
 def who_may(settings: ServeSettings) -> str:
-    """Say whom the broker serves, where that is not everybody on this machine."""
+    """Return lines about access control, if access is not limited to this machine."""
     lines = []
     if settings.auth:
         lines.append("rights  clients say who they are; make a user: tidewheel auth user add NAME")

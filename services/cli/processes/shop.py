@@ -36,7 +36,7 @@ def orders(
     ] = 1800,
     ready_file: ReadyFile = None,
 ) -> None:
-    """Take orders; those not paid in time are timed out.
+    """Run the order service. Orders that are not paid in time are timed out.
 
     Example: tidewheel shop orders --broker 127.0.0.1:8081 --database sqlite:///orders.db --timeout 900
     """
@@ -58,7 +58,7 @@ def carts(
     listen: Listen = "127.0.0.1:9002",
     ready_file: ReadyFile = None,
 ) -> None:
-    """Keep carts; ordered lines leave them.
+    """Run the cart service. Ordered items are removed from the carts.
 
     Example: tidewheel shop carts --broker 127.0.0.1:8081 --redis redis://127.0.0.1:6379/0
     """
@@ -81,7 +81,9 @@ def pushes(
     listen: Listen = "127.0.0.1:9003",
     ready_file: ReadyFile = None,
 ) -> None:
-    """Deliver texts at a time, or again and again by cron and time zone (a schedule in the broker).
+    """Run the push service.
+
+    Texts are delivered at a given time, or repeatedly by a cron schedule in the broker.
 
     Example: tidewheel shop pushes --broker 127.0.0.1:8081 --database sqlite:///pushes.db
     """

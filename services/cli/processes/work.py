@@ -1,7 +1,7 @@
-"""`tidewheel work`: run an application's worker (`tidewheel.client.worker`).
+"""`tidewheel work`: run the worker of an application (`tidewheel.client.worker`).
 
-The worker has a process without the broker's packages on its path, as any application (`tidewheel.command`):
-this one is replaced by it.
+This process is replaced by a process without the broker's packages on its import path (`tidewheel.command`),
+like any application.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ def work(
         typer.Option(help="Number of messages that each function processes at the same time.", min=1),
     ] = None,
 ) -> None:
-    """Run an application's functions for messages, until SIGTERM or Ctrl-C; what was begun is finished.
+    """Run the functions of an application for messages, until SIGTERM or Ctrl-C.
 
-    Its client takes the broker's address from TIDEWHEEL_HTTP, unless its module names one.
+    Running functions are completed.
+
+    The client takes the broker's address from TIDEWHEEL_HTTP, unless the module specifies an address.
 
     Example: tidewheel work shop.messages:worker --concurrency 8
     """

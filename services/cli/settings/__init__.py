@@ -1,1 +1,1 @@
-"""Settings: as options of the commands that start processes, and shown with their origins."""
+"""Settings as command-line options, and commands that show them with their origins."""

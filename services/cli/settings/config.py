@@ -1,4 +1,4 @@
-"""`tidewheel config`: the settings in force, where each is from, and all there are."""
+"""`tidewheel config`: the current settings with their origins, and the list of all settings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ app = typer.Typer(
 def show(
     context: typer.Context, as_json: JsonOption = False, config: ConfigOption = None, **flags: Any
 ) -> None:
-    """Show every setting, what it is, and where that is from; takes the options of tidewheel serve.
+    """Show every setting with its value and origin. The options of tidewheel serve are accepted.
 
-    Nothing is started. Exits with 2 if a value, or a name in the file, is wrong.
+    No broker is started. Exit code 2: a value, or a name in the file, is invalid.
 
     Example: tidewheel config show --config ./tidewheel.toml --json
     """
@@ -49,7 +49,7 @@ def show(
 
 
 def shown(name: str, value: Any) -> Any:
-    """Return the value of a setting as it may be shown: the URL of a cluster without its password."""
+    """Return the printable value of a setting. The password in a cluster URL is removed."""
     from sharedlog.engines import without_password
 
     return without_password(value) if name == "cluster" and isinstance(value, str) and value else value
@@ -57,7 +57,7 @@ def shown(name: str, value: Any) -> Any:
 
 @app.command("example")
 def show_example() -> None:
-    """Print a file with every setting, what it means and its default; nothing in it is in force yet.
+    """Print a settings file with the meaning and default of every setting. All settings are commented out.
 
     Example: tidewheel config example > tidewheel.toml
     """
@@ -66,7 +66,7 @@ def show_example() -> None:
 
 @app.command("docs")
 def show_docs() -> None:
-    """Print the table of all settings, in Markdown; docs/configuration.md has it.
+    """Print the table of all settings in Markdown, as in docs/configuration.md.
 
     Example: tidewheel config docs
     """
@@ -74,7 +74,7 @@ def show_docs() -> None:
 
 
 def example() -> str:
-    """Return a documented TOML file, in which every key is a comment."""
+    """Return a documented TOML file in which every setting is commented out."""
     lines = ["# Settings of Tidewheel. A flag or a TIDEWHEEL_* variable goes before what is set here."]
     heading = ""
     for setting in all_settings().values():
@@ -86,7 +86,7 @@ def example() -> str:
 
 
 def table() -> str:
-    """Return the table of all settings, in Markdown."""
+    """Return the table of all settings in Markdown."""
     lines = ["| key | flag, variable | default | meaning |", "|---|---|---|---|"]
     for setting in all_settings().values():
         names = f"`{setting.flag}`, `{setting.variable}`" if is_flag(setting) else f"`{setting.variable}`"
@@ -96,12 +96,12 @@ def table() -> str:
 
 
 def is_flag(setting: Setting) -> bool:
-    """Return whether `tidewheel serve` takes it as an option."""
+    """Return whether a setting is an option of `tidewheel serve`."""
     return setting.name in settings_of(ServeSettings)
 
 
 def bounds(setting: Setting) -> str:
-    """Return the choices or bounds of a setting, as a sentence that follows its meaning."""
+    """Return the choices or bounds of a setting as a sentence."""
     about = setting.about
     if setting.choices:
         return f" One of: {', '.join(setting.choices)}."
@@ -116,7 +116,7 @@ def bounds(setting: Setting) -> str:
 
 
 def as_toml(setting: Setting) -> str:
-    """Return the default of a setting as TOML writes it; an example of the type where there is none."""
+    """Return the default of a setting in TOML, or an example value if there is no default."""
     if setting.default is not None:
         return json.dumps(bare(setting.default))
     if setting.choices:
@@ -125,12 +125,12 @@ def as_toml(setting: Setting) -> str:
 
 
 def bare(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as a JSON value."""
     return str(value) if isinstance(value, Path | Address | HttpAddress) else value
 
 
 def text_of(value: Any) -> str:
-    """Return a value as a person reads it; nothing for what is not set."""
+    """Return a value as text, or an empty string for None."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The options of a command, made from the settings that it takes, each of which is declared once."""
+"""Command-line options generated from the declared settings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ ConfigOption = Annotated[
 
 
 def takes(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command of `(context, config, **flags)` take every setting of `kinds` as an option."""
+    """Return a decorator that adds an option for every setting of `kinds` to a command `(context, config,
+    **flags)`.
+    """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         own = Signature.from_callable(command, eval_str=True).parameters.values()
         parameters = [one for one in own if one.kind is not Parameter.VAR_KEYWORD]
         parameters += [option(setting) for setting in settings_of(*kinds).values()]
-        # What `inspect.signature` and so Typer look for (PEP 362); typeshed does not declare it of functions.
+        # Read by `inspect.signature`, and thus by Typer (PEP 362); not declared for functions in typeshed.
         command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command
@@ -51,7 +53,7 @@ def takes(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def option(setting: Setting) -> Parameter:
-    """Return the option of a setting; its text is read by `Setting.parse`, as that of every other source."""
+    """Return the option of a setting. `Setting.parse` parses its text, as for all other sources."""
     about, has_default = setting.about, setting.default not in (None, "")
     shared: dict[str, Any] = {"help": about.meaning, "rich_help_panel": about.heading or None}
     if setting.kind is bool:
@@ -63,17 +65,20 @@ def option(setting: Setting) -> Parameter:
 
 
 def keyword(name: str, kind: Any, info: Any, default: Any) -> Parameter:
-    """Return a parameter as Typer reads it from a signature."""
+    """Return a keyword parameter as Typer reads it from a signature."""
     annotation: Any = Annotated[kind, info] if default is not None else Annotated[kind | None, info]
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def given(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were typed; the others hold defaults, to be shown by --help only."""
+    """Return the options that were given on the command line.
+
+    The defaults of other options are only for --help.
+    """
     return {name: value for name, value in flags.items() if was_typed(context, name)}
 
 
 def was_typed(context: typer.Context, name: str) -> bool:
-    """Return whether an option is on the command line."""
+    """Return whether an option was given on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -1,1 +1,1 @@
-"""Stores on disk, and one store on several machines."""
+"""Commands for stores on disk and for clusters."""

@@ -1,4 +1,4 @@
-"""`tidewheel cluster`: brokers on several machines that keep one store, by a shared log."""
+"""`tidewheel cluster`: brokers on several machines that replicate one store through a shared log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def create(
     ] = None,
     node: NodeOption = "a",
 ) -> None:
-    """Begin a cluster in a shared log; then run its nodes. With --from it begins with what a store holds.
+    """Create a cluster in a shared log. Start its nodes afterwards.
+
+    With --from, the cluster begins with the content of a store.
 
     Example: tidewheel cluster create postgresql://tidewheel@db/orders --from ./tidewheel-data
     """
@@ -88,10 +90,11 @@ def restore(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
+    """Create a new cluster in a new shared log from the store of a node, after the shared log was lost.
 
-    These are all sound records that the node has seen accepted, also those after damage. Without
-    --accept-loss-after it says how much that is and what is missing, and changes nothing: exit code 4.
+    All undamaged records that the node has seen accepted are restored, including records after damage.
+    Without --accept-loss-after, the command prints how much would be restored and what is missing, changes
+    nothing, and exits with code 4.
 
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """
@@ -124,7 +127,7 @@ def rejoin(
     ],
     node: NodeOption = "a",
 ) -> None:
-    """Make a copy that `store snapshot` took of a node a node's store again; it reads on in the shared log.
+    """Turn a copy made by `store snapshot` into the store of a node, which continues to read the shared log.
 
     Example: tidewheel cluster rejoin postgresql://tidewheel@db/orders --from ./backup
     """
@@ -138,7 +141,7 @@ def rejoin(
 
 
 def url_of(url: str | None) -> str:
-    """Return the URL of the shared log, that of the settings where none is given."""
+    """Return the given URL of the shared log, or the URL from the settings."""
     from services.settings.config import EngineSettings, load
 
     found = load(EngineSettings, cluster=url).cluster
@@ -149,7 +152,10 @@ def url_of(url: str | None) -> str:
 
 @contextmanager
 def _engine_at(url: str) -> Iterator[SharedLog]:
-    """Give the engine of a shared log; where that does not answer, say how to find out why."""
+    """Yield the engine of a shared log.
+
+    If it does not answer, the error includes the command that finds the cause.
+    """
     from sharedlog.engines import engine_of, without_password
     from sharedlog.errors import Unknown
 
@@ -171,15 +177,16 @@ def _say_next(url: str, node: str, store: Path | None) -> None:
 
 
 def now_ms() -> int:
-    """Return wall time in ms since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 @app.command()
 def doctor(url: UrlArgument = None, *, as_json: JsonOption = False) -> None:
-    """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
+    """Check whether a shared log can be reached and written, and show its content and the settings of its
+    engine.
 
-    Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
+    Run the command on the machine of a node. The shared log is not changed. Exit code 1: a problem was found.
 
     Example: tidewheel cluster doctor postgresql://tidewheel@db/orders
     """
@@ -191,7 +198,7 @@ def doctor(url: UrlArgument = None, *, as_json: JsonOption = False) -> None:
 
 @app.command()
 def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show what a node knows of its cluster: who leads, since which epoch, and how far it has read.
+    """Show the state of a cluster as seen by a node: leader, epoch, and the node's position in the log.
 
     Example: tidewheel cluster status --http 127.0.0.1:8088
     """
@@ -204,7 +211,9 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show each node's copy of the store: the shared log is kept from the first record that one still needs.
+    """Show the copy of the store on each node.
+
+    The shared log is retained from the first record that a copy needs.
 
     Example: tidewheel cluster nodes --http 127.0.0.1:8088
     """
@@ -222,7 +231,7 @@ def move(
     node: Annotated[str, typer.Argument(help="The next leader; default: any other node.")] = "",
     http: HttpOption = None,
 ) -> None:
-    """Let another node lead. Clients wait a moment; no call fails.
+    """Transfer leadership to another node. Clients wait briefly, and no call fails.
 
     Example: tidewheel cluster move b --http 127.0.0.1:8088
     """
@@ -235,7 +244,9 @@ def forget(
     node: Annotated[str, typer.Argument(help="A node that will not return with its store.")],
     http: HttpOption = None,
 ) -> None:
-    """Keep nothing in the shared log for a node any more; one that comes back copies from another.
+    """Release the records that the shared log retains for a node.
+
+    If the node returns, it copies another node's store.
 
     Example: tidewheel cluster forget c --http 127.0.0.1:8088
     """
@@ -251,9 +262,9 @@ def set_version(
     ] = None,
     http: HttpOption = None,
 ) -> None:
-    """Let nodes write what only newer programs can read, once all of them do; it never goes down again.
+    """Raise the version of the cluster after all nodes support it. The version cannot be lowered.
 
-    Upgrade every node first. Until then a newer node writes what the older ones know.
+    Upgrade every node first. Until then, newer nodes write only data that older nodes can read.
 
     Example: tidewheel cluster set-version --http 127.0.0.1:8088
     """
@@ -272,10 +283,13 @@ def refetch(
         ),
     ] = None,
 ) -> None:
-    """Let a stopped node replace its copy: at its next start it gets another node's, or reads the log anew.
+    """Mark the copy of a stopped node for replacement.
 
-    The copy is thrown away once the other one has all that this node has seen accepted. With --accept-loss-of
-    it is thrown away at once; give the byte that the node names where it refuses a copy, or halts.
+    At its next start, the node copies another node's store or reads the whole log.
+
+    The old copy is deleted after the new copy contains all records that this node has seen accepted. With
+    --accept-loss-of, the old copy is deleted immediately. Give the byte offset that the node reports when it
+    refuses a copy or halts.
 
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """

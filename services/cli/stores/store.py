@@ -1,4 +1,4 @@
-"""`tidewheel store`: look at a store, prove it, copy it, repair it, without its broker."""
+"""`tidewheel store`: inspect, verify, copy and repair a store without its broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ app.add_typer(dump_app, name="dump")
 
 
 def chosen_store(context: typer.Context, value: Path) -> Path:
-    """Return the store that was typed, else the one that the settings name, as for tidewheel serve."""
+    """Return the given store, or the store from the settings of tidewheel serve."""
     return value if was_typed(context, "store") else load(ServeSettings).store
 
 
@@ -54,13 +54,13 @@ STORE_DEFAULT = Path("tidewheel-store")
 
 
 def wall_clock_ms() -> int:
-    """Return wall time in whole milliseconds."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 @app.command("info")
 def show_info(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False) -> None:
-    """Show what is in a store: its log, topics, groups, what waits, and what it takes on disk.
+    """Show the content of a store: log, topics, groups, pending messages, and disk usage.
 
     Example: tidewheel store info --store ./store --json
     """
@@ -75,9 +75,9 @@ def show_info(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False) -
 
 @app.command("verify")
 def show_verify(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False) -> None:
-    """Prove a store: every record, queue entry, key and snapshot, and that they agree.
+    """Verify a store: every record, queue entry, key and snapshot, and their consistency.
 
-    Exits with 0 if nothing is damaged, with 5 if something is.
+    Exit code 0: nothing is damaged; 5: damage was found.
 
     Example: tidewheel store verify --store ./store
     """
@@ -119,10 +119,10 @@ def dump_queue(
     from_offset: Annotated[int, typer.Option("--from", min=0, help="First queue offset.")] = 0,
     limit: LimitOption = LIMIT_DEFAULT,
 ) -> None:
-    """Print the entries of one queue: where each of its records lies in the log.
+    """Print the entries of one queue, with the log offset of each record.
 
-    The field "where" says where the entry itself is: in a "file" of the queue, in the newest "snapshot", or
-    in the "log" alone, from which a start makes it.
+    The field "where" shows the location of the entry: a "file" of the queue, the newest "snapshot", or only
+    the "log", from which the entry is built at start.
 
     Example: tidewheel store dump queue orders 1 --store ./store --from 100
     """
@@ -136,7 +136,7 @@ def dump_queue(
 def dump_timers(
     store: StoreOption = STORE_DEFAULT, topic: TopicOption = None, limit: LimitOption = LIMIT_DEFAULT
 ) -> None:
-    """Print the delayed messages: those that wait, by due time, then those whose end is remembered.
+    """Print the delayed messages: pending messages by due time, then ended messages in the retained history.
 
     Example: tidewheel store dump timers --store ./store --topic order-timeouts
     """
@@ -147,7 +147,7 @@ def dump_timers(
 
 @dump_app.command("halves")
 def dump_halves(store: StoreOption = STORE_DEFAULT, limit: LimitOption = LIMIT_DEFAULT) -> None:
-    """Print the half messages: open and expired ones, then those whose end is remembered.
+    """Print the half messages: open and expired ones, then ended ones in the retained history.
 
     Example: tidewheel store dump halves --store ./store
     """
@@ -160,7 +160,7 @@ def dump_halves(store: StoreOption = STORE_DEFAULT, limit: LimitOption = LIMIT_D
 def dump_groups(
     store: StoreOption = STORE_DEFAULT, topic: TopicOption = None, limit: LimitOption = LIMIT_DEFAULT
 ) -> None:
-    """Print how far each consumer group is on each queue.
+    """Print the offsets of each consumer group in each queue.
 
     Example: tidewheel store dump groups --store ./store
     """
@@ -184,12 +184,12 @@ def run_repair(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make damaged queues, index, snapshots and timers anew, and set damaged bytes of the log aside.
+    """Rebuild damaged queues, index, snapshots and timers, and skip damaged bytes of the log.
 
-    The broker must be stopped. The log itself is never changed; a copy of damaged bytes goes to the folder
-    'quarantine', and what was lost is printed. Names and ends of timers that cannot be read wait for a backup
-    and what needs them is refused, until you give them up. Exits with 5 if damage is left that only a backup
-    can mend.
+    The broker must be stopped. The log itself is never changed. Damaged bytes are copied to the folder
+    'quarantine', and the losses are printed. If names and ends of timers cannot be read, operations that need
+    them are refused until you restore a backup or give them up. Exit code 5: damage remains that only a
+    backup can repair.
 
     Example: tidewheel store repair --store ./store --dry-run
     """
@@ -223,7 +223,7 @@ def run_snapshot(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a store, also while its broker runs; the copy opens as a store of its own.
+    """Copy a store, which may be in use. The copy is a complete store.
 
     Example: tidewheel store snapshot ./backup --store ./store
     """
@@ -251,9 +251,10 @@ def run_import(
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
-    """Take an Apache RocketMQ store over into an empty one: log, topics, groups, what is delayed or open.
+    """Import an Apache RocketMQ store into an empty store: log, topics, groups, delayed messages and
+    transactions.
 
-    The RocketMQ store is only read.
+    The RocketMQ store is not changed.
 
     Example: tidewheel store import /var/lib/rocketmq/store --store ./store
     """
@@ -274,9 +275,9 @@ def run_export(
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a store as one that an Apache RocketMQ broker opens, and say what will repeat there.
+    """Export a store for an Apache RocketMQ broker, and print which messages will be delivered again.
 
-    The broker must be stopped; its store is only read.
+    The broker must be stopped. Its store is not changed.
 
     Example: tidewheel store export ./for-rocketmq --store ./store
     """
@@ -297,9 +298,10 @@ def run_export_queues(
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
-    """Write whole ConsumeQueue files, also while the broker runs; the store's own lack the last entries.
+    """Write complete ConsumeQueue files. The files in the store lack the latest entries.
 
-    Says before how much it will write. Unless all is written, no file is left.
+    The broker may be running. The amount of data is printed before it is written. If the export fails, no
+    files are left.
 
     Example: tidewheel store export-queues ./queues --store ./store
     """
@@ -324,7 +326,7 @@ def run_export_queues(
 
 
 def state_of(store: Path) -> Any:
-    """Return the state that a store's log leads to."""
+    """Return the state that results from a store's log."""
     from services.store.opening import open_store
     from services.store.state import fold
 
@@ -333,7 +335,7 @@ def state_of(store: Path) -> Any:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Show a bar on stderr while a tool works; nothing where stderr is no terminal."""
+    """Show a progress bar on stderr. If stderr is not a terminal, nothing is shown."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -349,7 +351,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def print_lines(lines: Iterable[dict[str, Any]], limit: int) -> None:
-    """Print JSON lines, at most `limit`, and say if that left some out."""
+    """Print JSON lines, at most `limit`, and a message if lines were omitted."""
     rest = iter(lines)
     for line in islice(rest, limit or None):
         output.print_json_line(line)

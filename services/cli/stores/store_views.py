@@ -1,4 +1,4 @@
-"""What `tidewheel store` prints for people."""
+"""Output of `tidewheel store` for users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINDINGS_SHOWN = 50
 
 
 def print_info(found: Info) -> None:
-    """Print what is in a store for people."""
+    """Print the content of a store."""
     output.show(f"store      {found.path} (format {found.format})")
     output.show(
         f"log        {found.segment_count} segments of {size(found.segment_bytes)}, "
@@ -59,7 +59,7 @@ def print_info(found: Info) -> None:
 
 
 def accepted(synced_offset: int, accepted_offset: int) -> str:
-    """Say how far a node has taken in what its cluster accepted, and how much of that a crash may cost it."""
+    """Return text about the accepted offset of a node, and about the bytes that a crash might lose."""
     unsynced = accepted_offset - synced_offset
     if not unsynced:
         return f"up to {accepted_offset} by the cluster and taken in, all of it synced here"
@@ -70,7 +70,7 @@ def accepted(synced_offset: int, accepted_offset: int) -> str:
 
 
 def print_verdict(verdict: Verdict, store: Path) -> None:
-    """Print what a proof found for people."""
+    """Print the result of a verification."""
     output.show(
         f"log {verdict.first_offset} to {verdict.durable_offset}: {verdict.record_count} records, "
         f"{verdict.entry_count} queue entries, {verdict.snapshot_count} snapshots, "
@@ -105,7 +105,7 @@ def print_finding(finding: Finding) -> None:
 
 
 def print_plan(planned: Plan, done: bool) -> None:
-    """Print what a repair did, or would do."""
+    """Print the changes of a repair, or the planned changes."""
     copied, moved, made, written = (
         ("copied", "moved", "made", "wrote")
         if done
@@ -139,7 +139,7 @@ def print_plan(planned: Plan, done: bool) -> None:
 
 
 def print_import(summary: ImportSummary, store: Path) -> None:
-    """Print what was taken over."""
+    """Print the result of an import."""
     output.show(
         f"{store} holds {summary.record_count} records up to log offset {summary.end_offset}, "
         f"{summary.topic_count} topics, {summary.group_count} groups"
@@ -153,7 +153,7 @@ def print_import(summary: ImportSummary, store: Path) -> None:
 
 
 def print_export(summary: ExportSummary, target: Path) -> None:
-    """Print what was written for a RocketMQ broker, and which messages it will give out again."""
+    """Print the result of an export, and the messages that the RocketMQ broker will deliver again."""
     output.show(
         f"{target} holds the log up to offset {summary.end_offset}, {summary.topic_count} topics, "
         f"{summary.group_count} groups"
@@ -181,7 +181,7 @@ def _print_rest(damaged: list[Damage], notes: list[str]) -> None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"
@@ -190,5 +190,5 @@ def size(count: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """Return a time for people, in local wall time."""
+    """Return a time as local time."""
     return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -1,1 +1,1 @@
-"""The terminal of every command: options and values read, results printed, the broker called."""
+"""Common parts of all commands: options, values, output, and calls to the broker."""

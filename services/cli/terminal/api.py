@@ -1,6 +1,6 @@
-"""The broker that a command calls, and the options that name it.
+"""The broker API client of the commands, and the options that specify the broker.
 
-A refusal is raised as the error that the broker raised, with its code and exit code.
+An error answer is raised as the same error class as in the broker, with its code and exit code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidewheel import errors as tidewheel_errors
 from tidewheel.errors import TidewheelError
 from txn import errors as txn_errors
 
-# Each is named, not found by what happens to be imported: a command needs few of them for itself.
+# The modules are listed explicitly, because a command imports only a few of them itself.
 _ERRORS: Final = (
     auth_errors,
     broker_errors,
@@ -51,7 +51,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def broker_at(http: str | None, answer_seconds: float = ANSWER_SECONDS) -> Api:
-    """Return the interface of the broker at `http`, or of the one that the environment names."""
+    """Return the API of the broker at `http`, or at the address from the environment."""
     return Api(
         http,
         lambda _, said: refused_with(said),
@@ -63,7 +63,7 @@ def broker_at(http: str | None, answer_seconds: float = ANSWER_SECONDS) -> Api:
 
 
 def refused_with(said: dict[str, Any]) -> TidewheelError:
-    """Return the error of an answer; a code of a newer broker keeps that broker's words."""
+    """Return the error for an error answer. If the code is unknown, the broker's message is kept."""
     error = error_class(said["code"])(said["detail"])
     if error.code != said["code"]:
         error.code, error.args = str(said["code"]), (str(said["message"]),)
@@ -71,7 +71,7 @@ def refused_with(said: dict[str, Any]) -> TidewheelError:
 
 
 def error_class(code: str) -> type[TidewheelError]:
-    """Return the error that carries a code; that of the family if no error of a broker has the code."""
+    """Return the error class with a code, or `TidewheelError` if there is none."""
     classes = (kind for module in _ERRORS for kind in vars(module).values() if isinstance(kind, type))
     tree = (kind for kind in classes if issubclass(kind, TidewheelError))
     return next((kind for kind in tree if kind.code == code), TidewheelError)

@@ -1,6 +1,7 @@
-"""Bodies on the command line: the text itself, @FILE, or - for what comes in on stdin.
+"""Message bodies on the command line: a text, @FILE, or - for stdin.
 
-What a file or stdin holds is taken as it is, a last line break included. @@ begins a text that begins with @.
+The content of a file or stdin is used unchanged, including a trailing line break. @@ begins a text that
+begins with @.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HELP = "The text, @FILE, or - for stdin; @@ is an @."
 
 
 def body_fields(said: str) -> dict[str, str]:
-    """Return the body as the HTTP interface takes it: a long text in base64, which no escape makes longer."""
+    """Return the body fields of a request. A long text is sent in base64, which limits its encoded size."""
     text = body_text(said)
     if len(text) <= _TEXT_CHARACTERS_MAX:
         return {"body": text}
@@ -31,7 +32,7 @@ def body_fields(said: str) -> dict[str, str]:
 
 
 def body_text(said: str, bytes_max: int = limits.BODY_BYTES_MAX) -> str:
-    """Return the body that was meant; raise `InputUnreadable` or `BodyTooLarge`."""
+    """Return the body as text; raise `InputUnreadable` or `BodyTooLarge`."""
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):
@@ -50,7 +51,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read(source: AbstractContextManager[BinaryIO], where: str, bytes_max: int) -> bytes:
-    """Return what a file or stdin holds, as far as a body may go and a byte more."""
+    """Return the content of a file or stdin, up to one byte more than the limit."""
     try:
         with source as file:
             return file.read(bytes_max + 1)
@@ -61,7 +62,7 @@ def read(source: AbstractContextManager[BinaryIO], where: str, bytes_max: int) -
 
 
 def decoded(body: bytes, where: str, bytes_max: int) -> str:
-    """Return bytes as the text that the HTTP interface takes."""
+    """Decode a body as UTF-8; raise `InputUnreadable` or `BodyTooLarge`."""
     if len(body) > bytes_max:
         raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes. {ELSEWHERE}")
     try:

@@ -1,8 +1,8 @@
-"""Bulk commands: a verb on all items of a filter, counted first and then run as a task of the broker.
+"""Bulk commands, which apply an operation to all items that match a filter, as a task of the broker.
 
-Without --yes, and with --dry-run, the items are only counted. A task is followed until its end; with --detach
-it is only started. `Bulk` is the same for every kind of item: a kind hands in its names and its row of the
-list.
+Without --yes, or with --dry-run, the items are only counted. The command waits for the end of the task,
+unless --detach is given. `Bulk` is used for every kind of item and is configured with its names and table
+cells.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ ERASE: Final = "\r\033[2K"
 
 
 class Line:
-    """How far a task is: one line that is rewritten on a terminal, elsewhere a line each SAY_SECONDS."""
+    """Progress of a task: a line that is overwritten on a terminal, or a new line every `SAY_SECONDS`
+    elsewhere.
+    """
 
     def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock_s = stream, clock_s
@@ -47,7 +49,7 @@ class Line:
         self._said, self._said_s = "", -float("inf")
 
     def say(self, sentence: str) -> None:
-        """Say how far it is, unless that was said, or another line was said just now."""
+        """Print the progress, unless it is unchanged or the previous line was printed too recently."""
         now_s = self._clock_s()
         if sentence == self._said or (not self._is_terminal and now_s < self._said_s + SAY_SECONDS):
             return
@@ -56,13 +58,13 @@ class Line:
         print(text, end="", file=self._stream, flush=True)
 
     def end(self) -> None:
-        """Leave no half line behind."""
+        """Erase the current line on a terminal."""
         if self._is_terminal and self._said:
             print(ERASE, end="", file=self._stream, flush=True)
 
 
 def many_option(help_text: str, *flags: str) -> Any:
-    """Return an option for the verbs on many items."""
+    """Return an option for bulk operations."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Bulk changes")
 
 
@@ -89,7 +91,7 @@ StopOption = Annotated[bool, typer.Option("--stop", help="Stop the task.")]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The options of a bulk verb that say how it runs."""
+    """The options that control a bulk operation."""
 
     yes: bool
     dry_run: bool
@@ -98,23 +100,23 @@ class Run:
     limit: int | None = None
 
     def given(self) -> dict[str, bool]:
-        """Return those that are for many items only, by name."""
+        """Return the options that apply only to bulk operations, by name."""
         has_limit = self.limit is not None
         return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach, "limit": has_limit}
 
     def extent(self, matched: int, noun: str) -> str:
-        """Return how many of the items that match the verb changes, such as "5 of 1,200 timers"."""
+        """Return the number of items that the operation would change, such as "5 of 1,200 timers"."""
         items = counted(matched, noun)
         return items if self.limit is None else f"{min(self.limit, matched):,} of {items}"
 
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """The tasks over one kind of item.
+    """Bulk tasks for one kind of item.
 
-    `resource` is their place under `/api`, `command` the group of commands that has `tasks`, `first` the
-    command that starts a task. `columns` and `cells` are what a list of tasks shows between verb and state.
-    `name` is the title of the column with the name of an item.
+    `resource` is the path of the tasks under `/api`, `command` is the command group that contains `tasks`,
+    and `first` is the command that starts a task. `columns` and `cells` define the additional columns in the
+    list of tasks. `name` is the title of the column with the item name.
     """
 
     resource: str
@@ -125,9 +127,9 @@ class Bulk:
     name: str = "timer key"
 
     def start(self, api: Api, wanted: dict[str, Any], run: Run, counted: Callable[[int], str]) -> None:
-        """Count the items of a filter, or start a task over them and follow it to its end.
+        """Count the items that match a filter, or start a task for them and wait for its end.
 
-        `counted` says what the task would do to so many items. Exits with 4 if the task was stopped.
+        `counted` returns the message for a number of matching items. Exit code 4: the task was stopped.
         """
         wanted = wanted | ({} if run.limit is None else {"limit": run.limit})
         if run.dry_run or not run.yes:
@@ -149,7 +151,7 @@ class Bulk:
     def show_tasks(
         self, api: Api, task: str, stop: bool, as_json: bool, items: bool, limit: int, after: str
     ) -> None:
-        """Show all tasks, newest first, or one of them or its items; stop that one if asked."""
+        """Show all tasks, newest first, or one task or its items. A task can also be stopped."""
         if items:
             self._show_items(api, task, stop, as_json, limit, after)
             return
@@ -174,7 +176,7 @@ class Bulk:
             )
 
     def _show_items(self, api: Api, task: str, stop: bool, as_json: bool, limit: int, after: str) -> None:
-        """Print what a task has changed, the first item first."""
+        """Print the items that a task has changed, in order."""
         if not task or stop:
             raise ConfigurationError(f"--items lists one task: tidewheel {self.command} tasks ID --items.")
         found, place = list[Answer](), after
@@ -216,7 +218,7 @@ class Bulk:
         return task["id"], task["verb"], *self.cells(task), *progress_cells
 
     def wait_for_end(self, api: Api, task: Answer) -> Answer:
-        """Wait for the end of a task, with its progress on stderr."""
+        """Wait for the end of a task, and print its progress to stderr."""
         line = Line(sys.stderr)
         try:
             while task["state"] == "running":
@@ -237,7 +239,7 @@ def _item_row(item: Answer) -> tuple[str, ...]:
 
 
 def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str, str], Any]) -> Answer:
-    """Return a filter as the HTTP interface takes it: the texts that are given, and the times as moments."""
+    """Return the filter fields of a request: the texts that are given, and the times in milliseconds."""
     moments = {name: parse(text, f"--{name}") for name, text in times.items() if text}
     return {name: text for name, text in texts.items() if text} | moments
 
@@ -260,14 +262,14 @@ def _rate(rate: str, parse: Callable[[str], Number]) -> Number:
 
 
 def refuse_given(given: dict[str, Any], items: str, remedy: str) -> None:
-    """Raise `ConfigurationError` if an option for many items is given where one item is meant."""
+    """Raise `ConfigurationError` if a bulk option is given for a single item."""
     for flag, value in given.items():
         if value:
             raise ConfigurationError(f"--{flag} is for many {items}: {remedy}.")
 
 
 def task_line(task: Answer) -> str:
-    """Say how far a task is."""
+    """Return the state of a task as one line."""
     why = f"  ({task['why']})" if task["why"] else ""
     return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
 
@@ -281,7 +283,7 @@ def left_lines(answer: Answer) -> list[str]:
 
 
 def progress(task: Answer) -> str:
-    """Return how far a task is."""
+    """Return the progress of a task."""
     matched, limit = task["matched"], task.get("limit")
     if matched is None:
         return "counting"
@@ -292,5 +294,5 @@ def progress(task: Answer) -> str:
 
 
 def verdicts_text(task: Answer) -> str:
-    """Return how many had which verdict."""
+    """Return the number of items for each verdict."""
     return " ".join(f"{verdict} {count:,}" for verdict, count in sorted(task["by_verdict"].items()))

@@ -1,4 +1,4 @@
-"""Spans of time on the command line."""
+"""Parsing of time spans on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidewheel.errors import ConfigurationError
 
 
 def parse_ms(text: str, flag: str) -> int:
-    """Return a span in milliseconds; raise `ConfigurationError` naming the flag."""
+    """Return a time span in milliseconds. `ConfigurationError` names the option."""
     try:
         return span_ms(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`ls` is the name of every list; `list`, which many type first, is understood as well."""
+"""Registration of list commands under the names `ls` and `list`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound="Callable[..., None]")
 
 
 def lists(app: typer.Typer) -> Callable[[Command], Command]:
-    """Make a function the `ls` of a group of commands."""
+    """Return a decorator that registers a function as the list command of a command group."""
 
     def with_both_names(command: Command) -> Command:
         app.command("ls")(command)

@@ -1,15 +1,13 @@
-"""How commands print: data to stdout (a table for people, JSON for programs), talk to stderr.
+"""Output of the commands: data to stdout (tables or JSON), and messages to stderr.
 
-64-bit numbers go out as strings in JSON that a browser may read; the HTTP interface does that,
-and the commands print what they were given.
+In JSON, the HTTP interface encodes 64-bit numbers as strings, and the commands print them unchanged.
 
-Everything that commands print goes through here. What is printed for people is lines: on a terminal, what is
-not printable in a line is written out (`tidewheel.printable`), since bodies, keys, properties, client
-ids and errors are a stranger's, and could move the cursor or forge a line. JSON is as it is.
+All command output uses these functions. On a terminal, nonprintable characters are escaped
+(`tidewheel.printable`), because bodies, keys, properties, client ids and errors may come from untrusted
+sources and could move the cursor or forge a line. JSON is not escaped further.
 
-A table is for reading and for copying from: a cell is never cut, but for lists of names (`some`), and only
-columns of prose are folded, on a terminal that is too narrow. Anywhere else (a pipe, a file) a row is one
-line, whatever its length.
+Cells of a table are never truncated, except lists of names (`some`). On a narrow terminal, only text columns
+are wrapped. If stdout is not a terminal, a row is always one line.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
 
 GAP: Final = "  "
 NAMES_SHOWN_MAX: Final = 3
-"""Of a list of names in a line: a group may have hundreds of topics. --json prints all."""
+"""Maximum number of names in a list, because a group may have hundreds of topics. --json prints all names."""
 PROSE_WIDTH_MIN: Final = 24
-"""A column of prose is not folded to less than this: a word a line is harder to read than a wrapped row."""
+"""Minimum width of a wrapped text column."""
 
 
 def print_json(value: Any) -> None:
@@ -42,29 +40,29 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Print one JSON document as one line to stdout, at once (for streams)."""
+    """Print one JSON document as one line to stdout and flush it (for streams)."""
     print(as_json(value), flush=True)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON with texts as they are; half a surrogate pair, which no encoding has, is escaped."""
+    """Return a value as JSON without escaping text, except unpaired surrogates, which cannot be encoded."""
     return json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def show(*lines: str) -> None:
-    """Print lines to stdout, at once."""
+    """Print lines to stdout and flush it."""
     print("\n".join(shown(line, sys.stdout) for line in lines), flush=True)
 
 
 def shown(line: str, stream: TextIO) -> str:
-    """Return a line as a stream gets it: on a terminal without what would move its cursor."""
+    """Return a line as written to a stream. On a terminal, control characters are escaped."""
     return one_line(line) if stream.isatty() else line
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Iterable[object]], prose: Collection[str] = ()
 ) -> None:
-    """Print rows under their columns to stdout; on a narrow terminal the cells of `prose` columns fold."""
+    """Print a table to stdout. On a narrow terminal, cells of the `prose` columns are wrapped."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
     heading, *body = table_lines(columns, rows, prose, width)
@@ -78,7 +76,10 @@ def table_lines(
     prose: Collection[str] = (),
     width: int | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a table, the heading first; `width` is what the prose is folded for."""
+    """Yield the lines of a table, beginning with the heading.
+
+    `width` is the width at which text columns are wrapped.
+    """
     assert set(prose) <= set(columns), "prose in no column"
     cells = [tuple(columns), *(tuple(cell_text(cell) for cell in row) for row in rows)]
     widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
@@ -98,7 +99,7 @@ def table_lines(
 
 
 def folded(widths: Sequence[int], is_prose: Sequence[bool], room: int) -> list[int]:
-    """Return the widths of columns; those of prose share what the others leave, as far as they need it."""
+    """Return the column widths. Text columns share the remaining width, as far as they need it."""
     left = room - sum(size for size, folds in zip(widths, is_prose, strict=True) if not folds)
     shares = list(widths)
     open_columns = sorted((at for at, folds in enumerate(is_prose) if folds), key=lambda at: widths[at])
@@ -110,7 +111,7 @@ def folded(widths: Sequence[int], is_prose: Sequence[bool], room: int) -> list[i
 
 
 def some(names: Sequence[str]) -> str:
-    """Return names as one text: all if they are few, else the first of them and how many more there are."""
+    """Return names as one text. A long list is truncated, with the number of omitted names."""
     if len(names) <= NAMES_SHOWN_MAX:
         return " ".join(names)
     shown = names[: NAMES_SHOWN_MAX - 1]
@@ -118,12 +119,15 @@ def some(names: Sequence[str]) -> str:
 
 
 def cell_text(cell: object) -> str:
-    """Return a cell as text of one line, without what would move the cursor."""
+    """Return a cell as one line of text without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in str(cell))
 
 
 def text_width(text: str) -> int:
-    """Return how many columns of a terminal text takes: letters of East Asia take two, marks none."""
+    """Return the width of a text in terminal columns.
+
+    East Asian wide characters take two columns, and combining marks none.
+    """
     if text.isascii():
         return len(text)
     return sum(
@@ -133,7 +137,7 @@ def text_width(text: str) -> int:
 
 
 def offer(text: str) -> None:
-    """Print text to stdout; a process that outlives it says on stderr that it cannot be written."""
+    """Print text to stdout. If stdout cannot be written, print a message to stderr and continue."""
     try:
         print(text, flush=True)
     except (BrokenPipeError, StdoutFailed):
@@ -141,7 +145,7 @@ def offer(text: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell the person at the keyboard something; stderr, so that pipes stay clean."""
+    """Print a message to stderr, so that stdout contains only data."""
     print(shown(sentence, sys.stderr), file=sys.stderr, flush=True)
 
 

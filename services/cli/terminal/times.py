@@ -1,4 +1,4 @@
-"""Moments on the command line."""
+"""Parsing of times on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidewheel.errors import ConfigurationError
 
 
 def parse_moment_ms(text: str, flag: str) -> int:
-    """Return a moment, local where it has no zone; raise `ConfigurationError` naming the flag."""
+    """Return a time in milliseconds, local if it has no zone. `ConfigurationError` names the option."""
     try:
         return moments.moment_ms(text, now_ms(), is_local=True)
     except ValueError as error:
@@ -16,7 +16,7 @@ def parse_moment_ms(text: str, flag: str) -> int:
 
 
 def parse_past_ms(text: str, flag: str) -> int:
-    """Return a moment that has been, local where it has no zone; raise `ConfigurationError`."""
+    """Return a time in the past in milliseconds, local if it has no zone; raise `ConfigurationError`."""
     try:
         return moments.past_ms(text, now_ms(), is_local=True)
     except ValueError as error:
@@ -24,7 +24,7 @@ def parse_past_ms(text: str, flag: str) -> int:
 
 
 def parse_due_ms(text: str, flag: str) -> int:
-    """Return a moment that something is to be due at; raise `ConfigurationError` naming the flag."""
+    """Return a due time in milliseconds. `ConfigurationError` names the option."""
     try:
         return moments.due_ms(text, now_ms(), is_local=True)
     except ValueError as error:

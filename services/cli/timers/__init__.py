@@ -1,1 +1,1 @@
-"""Timers and schedules: listed, cancelled, moved, fired; one by one and in bulk."""
+"""Commands for timers and schedules."""

@@ -1,4 +1,4 @@
-"""`tidewheel schedule`: messages that recur by a cron line."""
+"""`tidewheel schedule`: recurring messages defined by cron expressions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 class MissedRuns(StrEnum):
-    """What to do about missed runs."""
+    """Policy for missed runs."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -65,7 +65,7 @@ def list_schedules(http: HttpOption = None, as_json: JsonOption = False) -> None
 def show(
     name: NameArgument, count: CountOption = 5, http: HttpOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show a schedule, how far it is, and what comes next.
+    """Show a schedule with its state and its next occurrences.
 
     Example: tidewheel schedule show report --count 10
     """
@@ -99,7 +99,7 @@ def set_schedule(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a schedule, new or in place of the one with its name; it is on disk when this returns.
+    """Create or replace a schedule. It is on disk when the command returns.
 
     Example: tidewheel schedule set report --cron '0 9 * * 1-5' --zone Europe/London --topic reports --body go
     """
@@ -130,7 +130,7 @@ def preview(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show when a cron line would occur, without setting anything; with --start in the past, from there on.
+    """Show when a cron expression occurs, without creating a schedule. --start may be in the past.
 
     Example: tidewheel schedule preview '30 2 * * *' --zone Europe/Berlin --start 2027-03
     """
@@ -152,7 +152,7 @@ def preview(
 
 @app.command()
 def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Let a schedule rest; what would have occurred meanwhile is not made up.
+    """Pause a schedule. Occurrences during the pause are not sent later.
 
     Example: tidewheel schedule pause report
     """
@@ -161,7 +161,7 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
 
 @app.command()
 def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Let a schedule go on.
+    """Resume a schedule.
 
     Example: tidewheel schedule resume report
     """
@@ -170,7 +170,7 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
 @app.command("rm")
 def remove(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """End a schedule.
+    """Delete a schedule.
 
     Example: tidewheel schedule rm report
     """
@@ -187,7 +187,7 @@ def every(api: Api) -> Iterator[dict[str, Any]]:
 
 
 def report(schedule: dict[str, Any], what: str, as_json: bool) -> None:
-    """Print what became of a schedule."""
+    """Print the result of a command for a schedule."""
     if as_json:
         output.print_json(schedule)
         return
@@ -197,14 +197,14 @@ def report(schedule: dict[str, Any], what: str, as_json: bool) -> None:
 
 
 def row(schedule: dict[str, Any]) -> tuple[str, ...]:
-    """Return a schedule as a line of the list."""
+    """Return a schedule as a table row."""
     columns = ("name", "cron", "time_zone", "topic")
     state = schedule["state"].lower() + (" (in trouble)" if schedule["trouble"] else "")
     return (*(schedule[name] for name in columns), state, upcoming(schedule), str(schedule["sent_count"]))
 
 
 def lines(schedule: dict[str, Any]) -> list[str]:
-    """Return everything about a schedule."""
+    """Return the lines that describe a schedule."""
     names = [f"tag {schedule['tag']}"] if schedule["tag"] else []
     names += [f"keys {' '.join(schedule['keys'])}"] if schedule["keys"] else []
     names += [f"group {schedule['message_group']}"] if schedule["message_group"] else []
@@ -235,13 +235,13 @@ def lines(schedule: dict[str, Any]) -> list[str]:
 
 
 def upcoming(schedule: dict[str, Any]) -> str:
-    """Return when a schedule occurs next, on the clocks of its zone."""
+    """Return the time of the next occurrence in the time zone of the schedule."""
     coming: list[dict[str, str]] = schedule["coming"]
     return coming[0]["local"].replace("T", " ") if coming else "-"
 
 
 def wall(at_ms: str | None, zone: str) -> str:
-    """Return what the clocks of a zone said at a time; empty if there is none."""
+    """Return a time as local time in a time zone, or an empty string for None."""
     if at_ms is None:
         return ""
     try:
@@ -252,7 +252,7 @@ def wall(at_ms: str | None, zone: str) -> str:
 
 
 def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
-    """Read a time as every command does, but on the clocks of a zone; raise `ConfigurationError`."""
+    """Parse a time like all commands, but in a given time zone; raise `ConfigurationError`."""
     if text is None:
         return None
     try:

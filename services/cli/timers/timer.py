@@ -1,4 +1,4 @@
-"""`tidewheel timer`: what waits, when it is due, and verbs that answer with the truth."""
+"""`tidewheel timer`: pending timers, and commands to set, cancel, move and fire them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ManyHeldOption = Annotated[bool, many_option(HELD, "--held")]
 
 @app.command()
 def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show how many wait, what is due when, and how late deliveries were.
+    """Show the number of pending timers, their due times, and the lateness of deliveries.
 
     Example: tidewheel timer summary
     """
@@ -99,7 +99,7 @@ def histogram(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many are due in each window of time; windows without any are left out.
+    """Show the number of due timers in each time window. Empty windows are omitted.
 
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
@@ -143,7 +143,7 @@ def list_timers(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List timers that wait, the first due first.
+    """List pending timers in order of due time.
 
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
@@ -179,7 +179,7 @@ def first_timers(api: Api, wanted: dict[str, Any], limit: int, after: str) -> di
 
 
 def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> None:
-    """Print what is damaged, and the timers that were lost to it."""
+    """Print the damage found in the store, and the timers that were lost."""
     if wanted:
         raise ConfigurationError("--damaged lists everything: leave the filter out.")
     answer = api.get("timers", "damaged", limit=limit)
@@ -201,7 +201,7 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one timer and its message; one that has ended says how and why, with the exit code 4.
+    """Show a timer and its message. For a timer that has ended, the outcome is shown and the exit code is 4.
 
     Example: tidewheel timer show --topic orders --key order:7
     """
@@ -235,7 +235,9 @@ def cancel(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel a timer: CANCELLED means that it will not arrive. With --all, every timer of a filter.
+    """Cancel a timer. CANCELLED means that the message will not be delivered.
+
+    With --all, all timers that match the filter are cancelled.
 
     Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
     """
@@ -276,7 +278,7 @@ def move(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a timer to another time. With --all, every timer of a filter.
+    """Move a timer to another time. With --all, all timers that match the filter are moved.
 
     Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
     """
@@ -320,7 +322,7 @@ def fire(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver a timer's message now. With --all, every timer of a filter.
+    """Deliver the message of a timer immediately. With --all, all timers that match the filter are fired.
 
     Example: tidewheel timer fire --topic orders --key order:7
     """
@@ -347,9 +349,9 @@ def tasks(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tasks that --all has begun since the broker's start, or one of them, or stop it.
+    """Show the tasks started with --all since the broker's start, show one task, or stop a task.
 
-    With --items, list what a task has changed; this works after a restart, too.
+    With --items, list the timers that a task has changed. This also works after a restart.
 
     Example: tidewheel timer tasks 3f2a9c01b7de --stop
     """
@@ -393,7 +395,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How a timer is called on the command line."""
+    """The options that identify a timer."""
 
     topic: str
     key: str
@@ -401,7 +403,7 @@ class Named:
     handle: str
 
     def given(self) -> dict[str, Any]:
-        """Return it as the HTTP interface takes it; raise `ConfigurationError` if that is not one name."""
+        """Return the fields of a request; raise `ConfigurationError` unless exactly one name is given."""
         names = {"key": self.key, "id": self.id, "handle": self.handle}
         given = {name: value for name, value in names.items() if value}
         if len(given) != 1:
@@ -426,7 +428,7 @@ def tell_verdict(
     good: tuple[str, ...],
     line: Callable[[dict[str, Any], str, str], str] = verdict_line,
 ) -> None:
-    """Print a verdict; ends the command with 4 unless it is good."""
+    """Print a verdict. The exit code is 4 unless the verdict is in `good`."""
     if as_json:
         output.print_json(answer)
     else:
@@ -441,14 +443,14 @@ def tell_verdict(
 
 
 def is_there(api: Api, topic: str) -> bool:
-    """Return whether a topic exists, if one was named; say so if it does not."""
+    """Return whether the given topic exists, and print a message if it does not."""
     try:
         if topic:
             api.get("topics", topic)
     except NotFound as error:
         output.say(f"{error.code} {error}")
         return False
-    except AccessRefused:  # who may use a timer need not be let look at its topic
+    except AccessRefused:  # permission for a timer does not imply permission to view its topic
         return True
     return True
 
@@ -459,7 +461,7 @@ def many(wanted: Filter, reason: str) -> dict[str, Any]:
 
 
 def refuse_names(id_: str, handle: str) -> None:
-    """Refuse what names one timer where many are meant."""
+    """Refuse options that identify a single timer in a bulk operation."""
     if id_ or handle:
         raise ConfigurationError(
             "--all goes with a filter (--topic, --key, --message-key, --tag, --property, --from, --until, "
@@ -468,7 +470,7 @@ def refuse_names(id_: str, handle: str) -> None:
 
 
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
-    """Count the timers of a filter, or start a task over them."""
+    """Count the timers that match a filter, or start a task for them."""
     TASKS.start(
         broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {run.extent(count, 'timer')}"
     )

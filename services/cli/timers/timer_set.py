@@ -5,14 +5,14 @@
 1. A row has the fields of a message over HTTP (`services.ops.sending`), with its time: `in`, `at`, `in_ms` or
    `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property; an empty
    cell counts as missing.
-2. A bad row is reported with its line, and the other rows are set. The broker refuses a batch with a row of
-   the wrong shape whole, so the batch is sent again without this row.
-3. A row with a `timer_key` replaces the pending timer with this key, so a repeated command sets it again. A
-   row with neither `timer_key` nor `idempotency_key` gets an idempotency key that is derived from its line
-   and its fields. If the command is repeated within ten minutes, for example after a lost answer, such a row
-   is not set twice.
+2. An invalid row is reported with its line number, and the other rows are set. If a row is malformed, the
+   broker refuses the whole batch, and the batch is sent again without this row.
+3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it
+   again. A row with neither `timer_key` nor `idempotency_key` gets an idempotency key that is derived from
+   its line and its fields. If the command is repeated within ten minutes, for example after a lost answer,
+   such a row is not set twice.
 
-Cost: one batch in memory, at most `BATCH_ROWS` rows or some `BATCH_BYTES`.
+Cost: one batch in memory, at most `BATCH_ROWS` rows or about `BATCH_BYTES` bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidewheel.errors import ClientMistake, ConfigurationError
 BATCH_ROWS: Final = limits.TIMER_BATCH_MAX
 BATCH_BYTES: Final = 4 << 20
 SHOWN_MAX: Final = 100
-"""The number of refused rows that are printed; the others are counted."""
+"""The number of refused rows that are printed. Further rows are only counted."""
 TIMES: Final = ("in", "at", "in_ms", "at_ms")
 _PROPERTY: Final = "properties."
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -57,7 +57,7 @@ class Format(StrEnum):
 
 
 class Row(NamedTuple):
-    """A row with the number of its line; `problem` is the reason why it is not sent, or ""."""
+    """A row with its line number. `problem` is the reason why it is not sent, or an empty string."""
 
     line: int
     fields: dict[str, Any]
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A row that was not set: its line, and the code and the sentence of the refusal."""
+    """A row that was not set, with its line number and the code and message of the error."""
 
     line: int
     code: str
@@ -83,9 +83,10 @@ def set_many(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set many delayed messages from a file; each row is set or refused for itself.
+    """Set many delayed messages from a file. Each row is set or refused independently.
 
-    Rows have the fields topic, body, in or at, timer_key, keys, tag and the others of POST /api/messages.
+    Rows have the fields topic, body, in or at, timer_key, keys, tag, and the other fields of POST
+    /api/messages.
 
     Example: tidewheel timer set --from reminders.csv --topic reminders
     """
@@ -97,7 +98,7 @@ def set_many(
             count, failed = set_batch(api, batch)
             sent += count
             refused += failed
-    except InputUnreadable as error:  # earlier rows may be set: their results are reported first
+    except InputUnreadable as error:  # earlier rows may have been set, so their results are reported first
         unread = error
     if as_json:
         output.print_json({"set": sent, "refused": [one._asdict() for one in refused]})
@@ -150,7 +151,7 @@ def csv_rows(file: TextIO) -> Iterator[Row]:
     try:
         yield from _csv_rows(file)
     finally:
-        csv.field_size_limit(before)  # the limit is one for all readers of a process
+        csv.field_size_limit(before)  # the limit applies to all readers of the process
 
 
 def _csv_rows(file: TextIO) -> Iterator[Row]:
@@ -173,7 +174,7 @@ def _csv_rows(file: TextIO) -> Iterator[Row]:
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Raise `InputUnreadable` for a header that has other separators than commas, or a column twice."""
+    """Raise `InputUnreadable` if the columns are not separated by commas, or a column is repeated."""
     if len(names) == 1 and (found := [one for one in _SEPARATORS if one in names[0]]):
         raise InputUnreadable(
             f"The columns are separated by {_SEPARATORS[found[0]]}: separate them by commas, as CSV does. "
@@ -195,7 +196,7 @@ def _csv_value(name: str, value: str) -> Any:
 
 
 def json_rows(file: Iterable[str]) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines; blank lines are left out."""
+    """Yield the rows of a file of JSON lines. Blank lines are skipped."""
     for line, text in enumerate(file, 1):
         if not text.strip():
             continue
@@ -209,7 +210,7 @@ def json_rows(file: Iterable[str]) -> Iterator[Row]:
 
 
 def checked(row: Row, topic: str) -> Row:
-    """Return a row with its topic and its idempotency key, or with a problem."""
+    """Return a row with its topic and idempotency key, or with a problem."""
     if row.problem:
         return row
     fields = ({"topic": topic} if topic else {}) | row.fields
@@ -222,7 +223,7 @@ def checked(row: Row, topic: str) -> Row:
 
 
 def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows in lists that fit into one request each."""
+    """Yield lists of rows that fit into one request."""
     batch, batch_bytes = list[Row](), 0
     for row in rows:
         row_bytes = len(json.dumps(row.fields))
@@ -236,7 +237,7 @@ def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def set_batch(api: Api, batch: list[Row]) -> tuple[int, list[Refused]]:
-    """Set the rows of a batch; return the number of rows that were set, and the refused rows by line."""
+    """Set the rows of a batch. Returns the number of rows that were set, and the refused rows by line."""
     refused = [Refused(row.line, ClientMistake.code, row.problem) for row in batch if row.problem]
     left = [row for row in batch if not row.problem]
     while left:

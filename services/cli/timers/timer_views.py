@@ -1,4 +1,4 @@
-"""How `tidewheel timer` tells people about timers."""
+"""Output of `tidewheel timer` for users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAKEN_EFFECT = ("CANCELLED", "MOVED", "FIRED")
 
 
 def summary_lines(answer: Answer) -> Iterator[str]:
-    """Say how all timers are."""
+    """Yield the lines of the timer summary."""
     next_due = answer["next_due_ms"]
     first = "" if next_due is None else f"   next due {both(int(next_due))}"
     yield f"pending {answer['pending']:,}{first}"
@@ -30,7 +30,7 @@ def summary_lines(answer: Answer) -> Iterator[str]:
 
 
 def held_line(one: Answer) -> str:
-    """Say what the hold of a topic keeps, or what of it is left to release."""
+    """Return a line about the held timers of a topic, or about the rest of a release."""
     if one["per_second"] is None:
         why = f", because: {one['reason']}" if one["reason"] else ""
         waits = "waits" if one["held"] == 1 else "wait"
@@ -40,7 +40,7 @@ def held_line(one: Answer) -> str:
 
 
 def lateness_line(title: str, late: Answer) -> str:
-    """Say how late deliveries were."""
+    """Return a line about the lateness of deliveries."""
     if not late["delivered"]:
         return f"{title}  nothing was delivered since the broker's start"
     shares = f"p50 <={span(late['p50_ms'])}  p99 <={span(late['p99_ms'])}  max {span(late['max_ms'])}"
@@ -49,14 +49,14 @@ def lateness_line(title: str, late: Answer) -> str:
 
 
 def due_parts(due: list[Answer]) -> Iterator[str]:
-    """Say how many are due within which span."""
+    """Yield the number of timers that are due within each time span."""
     for one in due:
         within = one["within_ms"]
         yield f"{'later' if within is None else '<' + span(int(within))} {one['count']:,}"
 
 
 def histogram_rows(windows: list[Answer]) -> Iterator[tuple[str, str, str, str]]:
-    """Return a row with a bar for every window."""
+    """Yield a row with a bar for each window."""
     largest = max(window["count"] for window in windows)
     for window in windows:
         start_ms, count = int(window["start_ms"]), window["count"]
@@ -65,7 +65,7 @@ def histogram_rows(windows: list[Answer]) -> Iterator[tuple[str, str, str, str]]
 
 
 def timer_row(timer: Answer) -> tuple[str, ...]:
-    """Return a timer as a row of the list."""
+    """Return a timer as a table row."""
     due_ms = int(timer["due_ms"])
     keys, tag = " ".join(timer["keys"]), timer["tag"]
     when = "held" if timer.get("state") == "held" else away(due_ms)
@@ -73,7 +73,7 @@ def timer_row(timer: Answer) -> tuple[str, ...]:
 
 
 def damage_lines(answer: Answer) -> Iterator[str]:
-    """Say what was found damaged since the broker's start."""
+    """Yield lines about the damage found since the broker's start."""
     if not answer["count"] and not answer["unreadable"]:
         yield "nothing was found damaged since the broker's start. To prove it all:  tidewheel store verify"
         return
@@ -86,13 +86,13 @@ def damage_lines(answer: Answer) -> Iterator[str]:
 
 
 def lost_row(timer: Answer) -> tuple[str, ...]:
-    """Return a timer that ended as UNREADABLE as a row of the list."""
+    """Return a timer that ended as UNREADABLE as a table row."""
     due_ms, ended_ms = int(timer["due_ms"]), int(timer["ended_ms"])
     return wall(due_ms), away(due_ms), timer["topic"] or "?", timer["timer_offset"], wall(ended_ms)
 
 
 def timer_lines(timer: Answer) -> Iterator[str]:
-    """Say everything about one timer that waits."""
+    """Yield the lines that describe a pending timer."""
     name = timer["timer_key"] or timer["message_id"]
     state = "HELD" if timer.get("state") == "held" else "PENDING"
     yield f"{state}  {name}  {timer['topic']}  due {both(int(timer['due_ms']))}"

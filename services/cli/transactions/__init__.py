@@ -1,1 +1,1 @@
-"""Transactions and outboxes: looked at, asked after, ended by hand."""
+"""Commands for transactions and outboxes."""

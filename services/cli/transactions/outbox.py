@@ -1,6 +1,7 @@
-"""`tidewheel outbox`: which messages in a database's outbox are not sent, why, and back to work with them.
+"""`tidewheel outbox`: unsent messages in the outbox of a database, with the reasons, and replay of parked
+messages.
 
-The commands read and write the application's own database; no broker is asked.
+The commands access the application's database directly and do not use a broker.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def list_rows(
     limit: Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List parked messages, the oldest first.
+    """List parked messages, oldest first.
 
     Example: tidewheel outbox ls --db sqlite:///shop.db
     """
@@ -82,7 +83,7 @@ def show(
     db: DatabaseOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one message that is not sent.
+    """Show one unsent message.
 
     Example: tidewheel outbox show 17 --db sqlite:///shop.db
     """
@@ -93,7 +94,7 @@ def show(
         if found is None:
             raise NotFound(f"The outbox has no row {row_id} that is not sent.")
         fields = shown(found) | message_of(engine, row_id)
-    fields["body"] = fields.pop("body")  # last
+    fields["body"] = fields.pop("body")  # shown last
     if as_json:
         output.print_json(fields)
         return
@@ -108,7 +109,7 @@ def replay(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All parked rows, up to 1,000.")] = False,
 ) -> None:
-    """Let parked messages be sent again, after what passed them in their key.
+    """Send parked messages again, after the messages of their key that are already queued.
 
     Example: tidewheel outbox replay 17 18 --db sqlite:///shop.db
     """
@@ -125,7 +126,9 @@ def replay(
 
 @contextmanager
 def opened(url: str) -> Iterator[Engine]:
-    """Connect to a database; raise `ConfigurationError` for one that is none, or does not answer."""
+    """Connect to a database; raise `ConfigurationError` if the URL is invalid or the database does not
+    answer.
+    """
     with needing("txn"):
         from sqlalchemy import create_engine, make_url
         from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -145,9 +148,9 @@ def opened(url: str) -> Iterator[Engine]:
 
 
 def check_url(url: URL) -> None:
-    """Raise `ConfigurationError` for a driver of asyncio, and for a file of SQLite that is not there.
+    """Raise `ConfigurationError` for an asyncio driver, and for a missing SQLite file.
 
-    SQLite would make the file: a slip in its name would be an empty database.
+    SQLite would create the file, so a typing error in its name would result in an empty database.
     """
     from tidewheel.databases import DRIVERS
 
@@ -164,7 +167,7 @@ def check_url(url: URL) -> None:
 
 
 def message_of(engine: Engine, row_id: int) -> dict[str, Any]:
-    """Return what the message of a row is called, when it is to be delivered, and its properties."""
+    """Return the names, delivery time and properties of a row's message."""
     from sqlalchemy import select
 
     from tidewheel.outbox_table import DELIVER_MS, outbox_table
@@ -185,7 +188,7 @@ def message_of(engine: Engine, row_id: int) -> dict[str, Any]:
 
 
 def field_lines(fields: dict[str, Any]) -> Iterator[str]:
-    """Say each field of a row in a line, and each property in one."""
+    """Yield a line for each field and each property of a row."""
     for name, value in fields.items():
         if name == "properties":
             yield from (f"{'property':<15}{one}={said}" for one, said in value.items())
@@ -195,14 +198,14 @@ def field_lines(fields: dict[str, Any]) -> Iterator[str]:
 
 
 def cells(row: OutboxRow) -> tuple[object, ...]:
-    """Return a row's cells of the table."""
+    """Return a row as table cells."""
     state = "waiting" if row.parked_ms is None else "parked"
     age = span(now_ms() - row.created_ms)
     return row.id, row.topic, row.order_key or "-", age, state, row.attempts, row.last_error or "-"
 
 
 def shown(row: OutboxRow) -> dict[str, Any]:
-    """Return a row's fields; of its body the beginning, as text."""
+    """Return the fields of a row, with the beginning of the body as text."""
     body = row.body.decode(errors="replace")[:BODY_SHOWN_CHARACTERS]
     created, parked = wall(row.created_ms), None if row.parked_ms is None else wall(row.parked_ms)
     fields = asdict(row)

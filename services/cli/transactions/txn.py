@@ -1,4 +1,4 @@
-"""`tidewheel txn`: which transactions are open or have expired, why, and how to end them."""
+"""`tidewheel txn`: open and expired transactions, check-backs, and manual resolution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ID = re.compile(r"[0-9A-Fa-f]{24}")
 
 
 class StateChoice(StrEnum):
-    """Which transactions to list."""
+    """The states of transactions to list."""
 
     OPEN = "open"
     EXPIRED = "expired"
@@ -39,7 +39,7 @@ class StateChoice(StrEnum):
 
 
 class ResolutionChoice(StrEnum):
-    """How to end a transaction."""
+    """The outcome of a manual resolution."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -52,7 +52,7 @@ LimitOption = Annotated[int, typer.Option(help="Largest number to show.", min=1,
 
 @app.command()
 def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show how many are open and expired, and how others ended.
+    """Show the number of open and expired transactions, and the outcomes of the others.
 
     Example: tidewheel txn summary
     """
@@ -82,7 +82,7 @@ def list_transactions(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List transactions that are open or have expired, the oldest first.
+    """List open and expired transactions, oldest first.
 
     Example: tidewheel txn ls --older-than 10m
     """
@@ -115,7 +115,7 @@ def show(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one transaction, however it ended, and whom was asked about it.
+    """Show one transaction in any state, with its check-backs.
 
     Example: tidewheel txn show order-7 --topic order-created
     """
@@ -131,7 +131,7 @@ def show(
 def check(
     transaction_id: IdArgument, topic: TopicOption = "", http: HttpOption = None, as_json: JsonOption = False
 ) -> None:
-    """Ask a producer now, whatever the schedule says.
+    """Send a check-back to a producer now, regardless of the schedule.
 
     Example: tidewheel txn check order-7 --topic order-created
     """
@@ -157,7 +157,7 @@ def resolve(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End by hand a transaction that is open or has expired. Look into the database first.
+    """Resolve an open or expired transaction manually. Check the database first.
 
     Example: tidewheel txn resolve 00000000000012AB34CD56EF commit --reason "order 7 is in the database"
     """
@@ -179,7 +179,7 @@ def resolve(
 def questions(
     topic: TopicOption = "", limit: LimitOption = 20, http: HttpOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show what producers were asked and what they said, the newest first.
+    """Show the check-backs that were sent to producers and their answers, newest first.
 
     Example: tidewheel txn log --topic order-created
     """
@@ -197,7 +197,7 @@ def questions(
 
 @app.command()
 def producers(topic: TopicOption = "", http: HttpOption = None, as_json: JsonOption = False) -> None:
-    """Show which producers can be asked, by topic, in the order in which they are.
+    """Show the producers that can receive check-backs, by topic and in the order in which they are used.
 
     Example: tidewheel txn producers
     """
@@ -229,7 +229,9 @@ def policy(
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how a topic's transactions are asked about; what is not given is as the broker's settings say.
+    """Set the check-back policy of a topic.
+
+    Options that are not given are reset to the settings of the broker.
 
     Example: tidewheel txn policy order-created --immunity 10s --interval 30s --count 15
     """
@@ -254,7 +256,7 @@ def policy(
 
 
 def ids_of(api: Api, topic: str, named: str) -> list[str]:
-    """Return an id as it is, or the transactions of a key; raise `ConfigurationError`, `NotFound`."""
+    """Return a transaction id, or the ids of a key's transactions; raise `ConfigurationError`, `NotFound`."""
     if not topic and not ID.fullmatch(named):
         raise ConfigurationError(
             f"{named!r} is no transaction id (24 hex digits). To look a key up, give --topic, too."
@@ -263,9 +265,11 @@ def ids_of(api: Api, topic: str, named: str) -> list[str]:
 
 
 def one_id_of(api: Api, topic: str, named: str) -> str:
-    """Return the transaction that an id or a key names; of several with a key the one that has not ended.
+    """Return the transaction id for an id or a key.
 
-    Raise `ConfigurationError` where the key leaves it open, with the ids to choose from, or `NotFound`.
+    If several transactions have the key, the unended one is returned.
+
+    Raises `ConfigurationError` with the candidate ids if the key is ambiguous, and `NotFound`.
     """
     if not topic:
         return ids_of(api, topic, named)[0]
@@ -281,7 +285,7 @@ def one_id_of(api: Api, topic: str, named: str) -> str:
 
 
 def of_key(api: Api, topic: str, key: str) -> list[dict[str, Any]]:
-    """Return the transactions of a key; raise `NotFound`."""
+    """Return the transactions with a key; raise `NotFound`."""
     found: list[dict[str, Any]] = api.get("transactions", topic=topic, key=key)["transactions"]
     if not found:
         raise NotFound(f"No transaction of {topic} has the key {key} ({wall(now_ms())}).")
@@ -289,7 +293,7 @@ def of_key(api: Api, topic: str, key: str) -> list[dict[str, Any]]:
 
 
 def span_of(name: str, text: str) -> int:
-    """Return a span in milliseconds; raise `ConfigurationError` naming the option."""
+    """Return a time span in milliseconds. `ConfigurationError` names the option."""
     try:
         return durations.span_ms(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How `tidewheel txn` tells people about transactions."""
+"""Output of `tidewheel txn` for users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PRODUCER = "no producer"
 
 
 def row(one: Answer, now_ms: int) -> tuple[str, ...]:
-    """Return a half message as a line of the list; 80 characters have room for its id in one piece."""
+    """Return a half message as a table row. At a width of 80 columns, the id is not wrapped."""
     return (
         one["transaction_id"],
         one["topic"],
@@ -29,17 +29,17 @@ def row(one: Answer, now_ms: int) -> tuple[str, ...]:
 
 
 def is_waiting(one: Answer) -> bool:
-    """Return whether somebody has yet to end it."""
+    """Return whether the transaction has not ended."""
     return one["state"] in ("OPEN", "EXPIRED")
 
 
 def answers(counts: dict[str, int]) -> str:
-    """Return what producers said: UNKNOWN x9."""
+    """Return the answers of producers, such as UNKNOWN x9."""
     return ", ".join(f"{answer} x{count}" if count > 1 else answer for answer, count in counts.items()) or "-"
 
 
 def following(one: Answer) -> str:
-    """Return what happens to a half message next."""
+    """Return the next event of a half message."""
     if one["state"] == "EXPIRED":
         return NEEDS
     if one["next_check_ms"] is None:
@@ -50,7 +50,7 @@ def following(one: Answer) -> str:
 
 
 def advice(one: Answer) -> str:
-    """Return what happens to a half message next, and what to do about it."""
+    """Return the next event of a half message, and the required action."""
     if one["state"] == "EXPIRED":
         return f"{NEEDS}: tidewheel txn resolve {one['transaction_id']} commit|rollback --reason ..."
     if is_waiting(one) and not one["producers"]:
@@ -59,12 +59,12 @@ def advice(one: Answer) -> str:
 
 
 def needing(shown: list[Answer]) -> list[Answer]:
-    """Return those that nobody but an operator will end."""
+    """Return the transactions that only an operator can end."""
     return [one for one in shown if following(one) in (NEEDS, NO_PRODUCER)]
 
 
 def lines(one: Answer) -> Iterator[str]:
-    """Say everything about one transaction, and why it is as it is."""
+    """Yield the lines that describe a transaction."""
     yield f"{one['transaction_id']}  {one['state']}  {one['topic']}"
     message = one["message"]
     facts = {
@@ -91,7 +91,7 @@ def lines(one: Answer) -> Iterator[str]:
 
 
 def checks(one: Answer) -> str:
-    """Return how often it was asked about, which is counted until it ends, and what the answers were."""
+    """Return the number of check-backs, as long as the transaction is open, and their answers."""
     said = answers(one["answers"])
     if is_waiting(one):
         return f"{one['check_count']} of {one['check_count_max']}   {said}"
@@ -99,23 +99,23 @@ def checks(one: Answer) -> str:
 
 
 def verdict(said: str) -> str:
-    """Return what came of the verb, with its time as people read it."""
+    """Return the verdict on the attached timer operation, with its time in readable form."""
     return re.sub(r"(?<= at )\d+", lambda found: exactly(int(found.group())), said)
 
 
 def carried(properties: dict[str, str]) -> str:
-    """Return the timer key and the verb that a message carries."""
+    """Return the timer key and the timer operation of a message."""
     names = ("TW_TIMER_KEY", "TW_TIMER_CANCEL", "TW_TIMER_MOVE", "TW_TIMER_FIRE", "TW_TIMER_TOPIC")
     return "  ".join(f"{name}={properties[name]}" for name in names if name in properties)
 
 
 def moment(moment_ms: int) -> str:
-    """Return wall time to the millisecond, and how far away that is."""
+    """Return a time with milliseconds, and its distance from now."""
     return f"{exactly(moment_ms)} ({away(moment_ms)})"
 
 
 def ended(one: Answer) -> str:
-    """Return when and where a transaction ended."""
+    """Return when a transaction ended, and its log offset."""
     if one["ended_ms"] is None:
         return "" if one["state"] == "OPEN" else "before what is remembered"
     place = f"   log offset {one['ended_offset']}" if one["ended_offset"] else ""
@@ -123,7 +123,7 @@ def ended(one: Answer) -> str:
 
 
 def question_text(question: Answer) -> str:
-    """Return a question and its answer."""
+    """Return a check-back and its answer as text."""
     at = wall(int(question["asked_ms"]))
     if not question["client_id"]:
         return f"{at}  nobody to ask"

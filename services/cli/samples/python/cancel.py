@@ -24,7 +24,7 @@ consumer.startup()
 
 
 def timer(body, key=None):
-    """A message that is delivered in half an hour, unless it is cancelled."""
+    """Return a message that is delivered in half an hour unless it is cancelled."""
     message = Message()
     message.topic, message.body, message.delivery_timestamp = TOPIC, body, int(time.time()) + 1800
     if key is not None:

@@ -31,7 +31,7 @@ received = Event()
 
 class Listener(MessageListener):
     def consume(self, message):
-        """Runs in a thread of the consumer; FAILURE or an exception has the message come again."""
+        """Runs in a thread of the consumer. After FAILURE or an exception, the message is delivered again."""
         print("received", message.message_id, message.body.decode())
         received.set()
         return ConsumeResult.SUCCESS  # acknowledges it

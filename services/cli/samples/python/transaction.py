@@ -31,7 +31,7 @@ paid = set()  # stands for the table of your database
 
 class Checker(TransactionChecker):
     def check(self, message):
-        """The broker asks about a half that stays open: the database knows."""
+        """Answer the broker's check-back for an open half message. The database determines the outcome."""
         print("asked about", message.message_id)
         if message.body.decode() in paid:
             return TransactionResolution.COMMIT
@@ -46,7 +46,7 @@ consumer.startup()
 
 
 def begin(order):
-    """Send a half, which no consumer sees before its commit."""
+    """Send a half message, which is invisible to consumers until its commit."""
     half = Message()
     half.topic, half.body = TOPIC, order.encode()
     transaction = producer.begin_transaction()

@@ -16,7 +16,7 @@ worker = Worker(client)
 
 @worker.consume(TOPIC, group=GROUP)
 def handle(message: Message) -> None:
-    """A return acknowledges the message; after an exception it comes again."""
+    """The message is acknowledged on return. After an exception, it is delivered again."""
     print("received", message.id, message.text)
 
 
