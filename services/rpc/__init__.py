@@ -1,1 +1,1 @@
-"""The gRPC front: RocketMQ 5's protocol turned into calls on the broker and back."""
+"""The gRPC front end: it translates the RocketMQ 5 protocol into calls of the broker."""

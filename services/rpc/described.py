@@ -1,4 +1,4 @@
-"""The services that are described to gRPC's tools (reflection)."""
+"""Descriptions of the gRPC services for reflection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def described() -> DescriptorPool:
 
 
 def reflection_v1(alpha: FileDescriptorProto) -> FileDescriptorProto:
-    """Return the description of reflection's v1, whose messages are those of v1alpha."""
+    """Return the description of reflection v1, whose messages equal those of v1alpha."""
     text = text_format.MessageToString(alpha)
     for before, after in REFLECTION_V1.items():
         text = text.replace(before, after)

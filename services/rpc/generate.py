@@ -1,11 +1,11 @@
-"""Makes `services/rpc/generated` from the proto files kept in `services/rpc/protos`, and from what libraries
-have of others: gRPC's health and reflection, and OpenTelemetry's metrics.
+"""Generates `services/rpc/generated` from the proto files in `services/rpc/protos`, and from the descriptors
+of installed libraries: gRPC health and reflection, and OpenTelemetry metrics.
 
     python -m services.rpc.generate
 
-Only messages are generated; the service is a table of handlers (`services.rpc.serving.service`).
+Only messages are generated. The service is a table of handlers (`services.rpc.serving.service`).
 
-`opencensus.proto` is our own: the part of OpenCensus' metrics that is read.
+`opencensus.proto` is a local file that contains only the part of OpenCensus metrics that is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHERS: Final = (health_pb2, reflection_pb2, metrics_service_pb2)
 
 
 def main(folder: Path = ROOM / "generated") -> None:
-    """Write the generated files, replacing those that are there."""
+    """Write the generated files and replace existing files."""
     others = (one.DESCRIPTOR for one in OTHERS)
     compile_protos(ROOM / "protos", PROTOS, others, folder, "services.rpc.generated")
 

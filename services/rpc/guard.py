@@ -1,19 +1,19 @@
-"""Lets a call through to its handler if its caller is known and may: every RPC of a table, wrapped.
+"""Authentication and authorization of all RPCs of a table.
 
     headers --> who is it? (services.auth.signature) --> may it? (NEEDS, services.auth.rights) --> handler
                  no: UNAUTHORIZED                          no: FORBIDDEN
 
 Rules:
-- A caller's client id becomes `<user>/<client id>`: clients choose their ids, and nobody is to end, renew or
-  listen to the sessions and leases of another user by choosing the same.
-- A request is refused as a whole if one of its parts is.
-- A stream is judged when it opens and whenever it says something: a receive may have waited while its right
-  was taken away. Questions to producers are judged when they are asked (`services.rpc.clients.producers`).
-- What a client measured of itself may bear an old date: Python's client signs its exports once, when it
-  begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
-- A call that a node of a cluster says again for its client is held against the time when it came there
+- The client id of a caller becomes `<user>/<client id>`. Clients choose their ids, so otherwise a user could
+  end, renew or observe sessions and leases of another user by using the same id.
+- A request is refused as a whole if one of its parts is refused.
+- A stream is checked when it opens and for each reply, because a receive may have waited while its right was
+  revoked. Check-backs to producers are checked when they are sent (`services.rpc.clients.producers`).
+- Metrics of clients may have an old signature date: Python's client signs its exports only once, when it
+  begins to export. An attacker who records this signature can only send false metrics for the user's clients.
+- A call that a cluster node forwards is checked against the time when it arrived at that node
   (`services.cluster.forwarding.origin_signatures`).
-- Every refusal is noted with its reason (`services.auth.refusals`), never with what the caller signed.
+- Each refusal is recorded with its reason (`services.auth.refusals`), but without the signature.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SENTENCES: Final = {
 
 
 class Guard:
-    """Who may call what; `clock` is real time in milliseconds."""
+    """Authorizes callers. `clock` returns real time in milliseconds."""
 
     def __init__(self, access: LiveAccess, refusals: Refusals, clock: Callable[[], int]) -> None:
         self._access, self._refusals, self._clock = access, refusals, clock
@@ -61,18 +61,18 @@ class Guard:
         return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")
 
     def check(self, rpc: str, request: Any, user: str, host: str) -> None:
-        """Raise `Forbidden` unless the user may call so at this moment."""
+        """Raise `Forbidden` unless the user currently has the rights for a request."""
         for need in NEEDS[rpc](request):
             if not self._access.allows(user, need):
                 self._refusals.add(FORBIDDEN, host, f"{rpc}: {need}", user)
                 raise Forbidden(lacking(user, [need]))
 
     def may_end(self, user: str, topic: str) -> bool:
-        """Return whether a user may end the transactions of a topic, and so be asked about them."""
+        """Return whether a user may end the transactions of a topic, and thus receive check-backs for it."""
         return self._access.allows(user, Need(Verb.TRANSACT, Kind.TOPIC, topic))
 
     def may_name(self, user: str, key: Key) -> bool:
-        """Return whether a user has to do with the topic and the group of what its clients measured."""
+        """Return whether a user has any right on the topic and the group of a metric."""
         asked = [Need(None, Kind.TOPIC, key.topic)] + [Need(None, Kind.GROUP, key.group)] * bool(key.group)
         return all(self._access.allows(user, need) for need in asked)
 
@@ -92,13 +92,13 @@ class Guard:
 
 
 def guarded(rpcs: dict[str, Rpc], guard: Guard) -> dict[str, Rpc]:
-    """Return a table whose handlers are only reached by callers that the guard lets through."""
+    """Return a table whose handlers are called only for authorized callers."""
     assert rpcs.keys() <= NEEDS.keys(), "for every RPC it must be known what it needs"
     return {name: WATCHED[type(rpc)](name, rpc, guard) for name, rpc in rpcs.items()}
 
 
 def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
-    """Return an RPC of one reply behind the guard."""
+    """Return a unary RPC with authorization."""
 
     async def handler(request: Any, caller: Caller) -> Any:
         return await rpc.handler(request, guard.admit(name, request, caller))
@@ -107,7 +107,7 @@ def watched(name: str, rpc: Unary, guard: Guard) -> Unary:
 
 
 def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
-    """Return an RPC that is decided at once behind the guard."""
+    """Return a prompt RPC with authorization."""
 
     def admitted(asked: Asked) -> Caller | TidewheelError:
         try:
@@ -125,7 +125,7 @@ def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
 
 
 def watched_stream(name: str, rpc: Streaming, guard: Guard) -> Streaming:
-    """Return an RPC of many replies behind the guard."""
+    """Return a streaming RPC with authorization."""
 
     async def handler(request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         known = guard.admit(name, request, caller)

@@ -1,8 +1,9 @@
-"""What gRPC's tools expect of a server, as rows of the table: health for probes, reflection for `grpcurl`.
+"""The standard gRPC services: health for probes, and reflection for tools such as `grpcurl`.
 
-Health is SERVING from the first call on, NOT_SERVING while the disk fails and once the broker is to stop, for
-the whole server ("") and for RocketMQ's service by name (gRPC Health Checking Protocol). Reflection (gRPC
-Server Reflection Protocol) is served as v1 and v1alpha, whose messages are the same but for their package.
+The health status is SERVING from the first call on, and NOT_SERVING while the disk fails and after the broker
+begins to stop. It is available for the whole server ("") and for RocketMQ's service by name (gRPC Health
+Checking Protocol). Reflection (gRPC Server Reflection Protocol) is served as v1 and v1alpha, whose messages
+differ only in their package.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KNOWN: Final = frozenset(("", NAME))
 
 
 class Health:
-    """Whether the server serves, for who asks and who watches."""
+    """The health status of the server, for checks and watches."""
 
     def __init__(self) -> None:
         self._status = SERVING
@@ -39,12 +40,12 @@ class Health:
         self._watch_count = 0
 
     def tell(self, is_well: bool) -> None:
-        """Tell that the server serves, or not while its store's disk fails."""
+        """Set whether the server serves. It does not serve while its store's disk fails."""
         if not self._has_left:
             self._change(SERVING if is_well else NOT_SERVING)
 
     def leave(self) -> None:
-        """Tell that the server serves no more."""
+        """Set the status to NOT_SERVING permanently, because the broker stops."""
         self._has_left = True
         self._change(NOT_SERVING)
 
@@ -54,13 +55,13 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, request: Any, caller: Caller) -> Any:
-        """Return the status; raise `Refused` for a service that nobody knows."""
+        """Return the status; raise `Refused` for an unknown service."""
         if request.service not in KNOWN:
             raise Refused(Status.NOT_FOUND, f"No service {request.service!r} is served here.")
         return health_pb2.HealthCheckResponse(status=self._status)
 
     async def watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-        """Yield the status now, and whenever it has changed; raise `Refused` if too many watch."""
+        """Yield the current status and each change; raise `Refused` if there are too many watches."""
         if self._watch_count >= limits.WATCHES_MAX:
             raise Refused(Status.RESOURCE_EXHAUSTED, f"{limits.WATCHES_MAX} watch already. Ask by Check.")
         self._watch_count += 1
@@ -78,14 +79,14 @@ class Health:
 
 
 class Reflection:
-    """Tells which services there are, and what their messages look like."""
+    """Lists the services and describes their messages."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = sorted({*(one for one in services if one in DESCRIBED), HEALTH, *REFLECTION})
         self._pool: DescriptorPool | None = None
 
     async def info(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncGenerator[Any, None]:
-        """Answer each request; what is not known is said inside the answer."""
+        """Answer each request. Errors are reported in the answer."""
         async for request in requests:
             yield self._answer(request)
 
@@ -118,7 +119,7 @@ class Reflection:
 
     @staticmethod
     def _tell(answer: Any, file: Any) -> None:
-        """Add a file and all that it imports."""
+        """Add a file and all files that it imports."""
         told: dict[str, bytes] = {}
         files = [file]
         while files:
@@ -132,7 +133,7 @@ class Reflection:
 
 
 def standard_rpcs(health: Health, rpcs: Iterable[str]) -> dict[str, Rpc]:
-    """Return the rows of both, for a server of these RPCs."""
+    """Return the RPCs of both services for a server with the given RPCs."""
     asks, tells = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
     reflection = Reflection({name.rpartition("/")[0] or NAME for name in rpcs})
     request, response = reflection_pb2.ServerReflectionRequest, reflection_pb2.ServerReflectionResponse

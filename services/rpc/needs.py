@@ -1,9 +1,9 @@
-"""Which right each RPC needs, on which topic and which group.
+"""The rights that each RPC requires on topics and groups.
 
-Names are judged as the store has them (`services.rpc.wire.names`), so that it does not matter how a caller
-splits a name into namespace and rest. A message that carries a verb on a timer needs the right to send to
-that timer's topic, too (`services.broker.spine.verb_properties`); a half needs the right to end it. An RPC
-that is not in the table cannot be served behind a guard (`services.rpc.guard`).
+Rights are checked for stored names (`services.rpc.wire.names`), so that the split of a name into namespace
+and name does not matter. A message that carries a timer operation also requires the right to send to the
+timer's topic (`services.broker.spine.verb_properties`). A half message also requires the right to end it. An
+RPC that is not in the table cannot be served with access control (`services.rpc.guard`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ NeedsOf = Callable[[Any], Iterator[Need]]
 
 
 def on_topic(verb: Verb | None, topic: Resource) -> Need:
-    """Return what is needed on a topic."""
+    """Return the required right on a topic."""
     return Need(verb, Kind.TOPIC, stored_name(topic))
 
 
 def sending(request: Any) -> Iterator[Need]:
-    """Yield every message's topic, and those of the timers that they name."""
-    for message in request.messages[:ENTRIES_PER_REQUEST_MAX]:  # with more it is refused anyway
+    """Yield the rights for the topic of every message, and for the topics of the timers in their
+    operations.
+    """
+    for message in request.messages[:ENTRIES_PER_REQUEST_MAX]:  # larger requests are refused later
         yield on_topic(Verb.SEND, message.topic)
         if message.system_properties.message_type == wire.MessageType.TRANSACTION:
             yield on_topic(Verb.TRANSACT, message.topic)
@@ -40,34 +42,34 @@ def sending(request: Any) -> Iterator[Need]:
 
 
 def ending(request: Any) -> Iterator[Need]:
-    """Yield the topic whose transaction is ended."""
+    """Yield the right to end a transaction of the topic."""
     yield on_topic(Verb.TRANSACT, request.topic)
 
 
 def recalling(request: Any) -> Iterator[Need]:
-    """Yield the topic whose message is taken back."""
+    """Yield the right to recall a message of the topic."""
     yield on_topic(Verb.SEND, request.topic)
 
 
 def receiving(request: Any) -> Iterator[Need]:
-    """Yield the topic that is received from, as the group."""
+    """Yield the rights to receive from the topic as the group."""
     yield on_topic(Verb.RECEIVE, request.message_queue.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
 
 def answering(request: Any) -> Iterator[Need]:
-    """Yield the same for what becomes of a delivery, and for a subscription to lite topics."""
+    """Yield the rights to acknowledge deliveries or to subscribe to lite topics."""
     yield on_topic(Verb.RECEIVE, request.topic)
     yield Need(Verb.RECEIVE, Kind.GROUP, stored_name(request.group))
 
 
 def querying(request: Any) -> Iterator[Need]:
-    """Yield a topic that a user has to do with in any way; a look may create it."""
+    """Yield a requirement that any right on the topic satisfies. The query may create the topic."""
     yield on_topic(None, request.topic)
 
 
 def no_needs(request: Any) -> Iterator[Need]:
-    """Nothing: it is enough to be known."""
+    """Yield nothing, because authentication is sufficient."""
     yield from ()
 
 

@@ -1,4 +1,4 @@
-"""All that the protocol port serves, joined: messages and clients' metrics."""
+"""All RPCs of the gRPC port: messages and client metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def all_rpcs(
     questions: Questions | None = None,
     metrics: ClientMetrics | None = None,
 ) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own."""
+    """Build the table of RPCs, with access control if a guard is given.
+
+    `metrics` stores the metrics of clients.
+    """
     questions = questions or Questions(sessions)
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
     may_name = guard.may_name if guard else allow_all

@@ -1,1 +1,1 @@
-"""Clients that are connected: sessions and their streams, settings, questions to producers."""
+"""Connected clients: sessions, Telemetry streams, settings, and requests to clients."""

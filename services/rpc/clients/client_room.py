@@ -1,25 +1,29 @@
-"""Room for client sessions: how many one connection, one address and the broker hold, and which make room.
+"""Limits on the number of client sessions per connection, per address, and in the broker.
 
     a call under a new client id --> its connection, its address, the broker: is one of them full?
                                        no  --> a new session
                                        yes --> forget the idle sessions there, oldest first; none: refuse
 
-1. Client ids are named by callers, so each bound has a caller: a connection that invents ids displaces its
-   own idle sessions first, then those of its address; sessions of others only when the broker is full.
-2. Idle: no Telemetry stream, no open receive, no answer whose leases may stand. Sessions without settings go
-   first, then those not heard of for the longest time. A forgotten client loses nothing that lasts: its
-   leases stand until they run out, and its next call makes a new session.
-3. A session counts where its last call came from. A call that a node of a cluster forwards counts by the
-   address and connection at that node (`services.cluster.forwarding.origin_signatures`), never by the node's
-   own.
-4. Per look one sixteenth of a full set is forgotten; a look that found none is not repeated for LOOK_EACH_MS.
+1. Client ids are chosen by callers, so each limit is charged to the caller. A connection that invents ids
+   first displaces idle sessions of the same connection, then of the same address. Sessions of other addresses
+   are displaced only if the broker is full.
+2. A session is idle if it has no Telemetry stream, no open receive, and no answer whose leases may be active.
+   Sessions without settings are removed first, then sessions in order of their last call. A removed client
+   loses no durable state: its leases remain until they expire, and its next call creates a new session.
+3. A session is counted for the connection of its last call. A call that a cluster node forwards is counted
+   for the address and connection at that node (`services.cluster.forwarding.origin_signatures`), not for the
+   node itself.
+4. Each search removes up to one sixteenth of the sessions. A search that found no idle session is not
+   repeated for `LOOK_EACH_MS`.
 
-Numbers (`commitlog.limits`): CLIENTS_PER_CONNECTION_MAX is the number of streams that a connection may have
-open, as each connected client has one; an official client opens a connection for itself or shares few.
-CLIENTS_PER_ADDRESS_MAX is half of CLIENTS_MAX: all clients behind a proxy or NAT have one address.
+Limits (`commitlog.limits`): `CLIENTS_PER_CONNECTION_MAX` equals the maximum number of streams of a
+connection, because each connected client has one stream. Official clients use a separate connection or share
+it between a few clients. `CLIENTS_PER_ADDRESS_MAX` is half of `CLIENTS_MAX`, because all clients behind a
+proxy or NAT have the same address.
 
-Cost: one comparison a call; a look at 50,000 sessions takes about 10 ms, once per 3,125 newcomers. Weak spot:
-two addresses with open streams for all their clients can fill the broker; IPv6 addresses count singly.
+Cost: one comparison per call. A search of 50,000 sessions takes about 10 ms and occurs once per 3,125 new
+clients. Weak spot: two addresses with open streams for all their clients can fill the broker. IPv6 addresses
+are counted individually.
 """
 
 from __future__ import annotations
@@ -50,18 +54,18 @@ log = structlog.get_logger()
 
 
 def ignore_refused(reason: str, host: str, detail: str, who: str) -> None:
-    """Take no notice."""
+    """Ignore the refusal."""
 
 
 class Bound(NamedTuple):
-    """How many sessions a place may have, and what to do about it."""
+    """The maximum number of sessions of a place, and the advice for a caller that exceeds it."""
 
     clients_max: int
     advice: str
 
 
 class Place(NamedTuple):
-    """What has a bound: a connection, an address, or the broker (with an empty name)."""
+    """An entity with a limit: a connection, an address, or the broker (with an empty name)."""
 
     kind: str
     name: str | int
@@ -72,43 +76,46 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Population:
-    """The sessions of a place, by client id. `looked_ms`: when nothing idle was found there last."""
+    """The sessions of a place, by client id.
+
+    `looked_ms` is the time of the last search that found no idle session.
+    """
 
     sessions: dict[str, Session] = field(default_factory=dict)
     looked_ms: int = -LOOK_EACH_MS
 
 
 class ClientRoom:
-    """The sessions by place. `forget` drops a session that makes room for another."""
+    """The sessions by place. `forget` removes a session to make room for another."""
 
     def __init__(self, forget: Callable[[Session], None]) -> None:
         self._forget = forget
         self._populations: dict[Place, Population] = {}
         self.forgotten: Counter[str] = Counter()
-        """Sessions that made room for others, by the kind of place that was full."""
+        """Number of sessions removed to make room, by the kind of place that was full."""
         self.refused: Counter[str] = Counter()
-        """Calls that were refused for want of room, likewise."""
+        """Number of calls refused because a place was full, by the kind of place."""
         self._logged_ms = -LOG_EACH_MS
         self._note_refused: NoteRefused = ignore_refused
 
     def refuse_with(self, note: NoteRefused) -> None:
-        """Pass each refusal to `note`: reason, address, sentence, client id."""
+        """Set the function that receives each refusal: reason, address, message, client id."""
         self._note_refused = note
 
     def make(self, caller: Caller, now_ms: int) -> None:
-        """Make room for a session of a caller; raise `TooManyClients`."""
+        """Make room for a caller's session; raise `TooManyClients`."""
         for place in places_of(caller.host, caller.connection):
             population = self._populations.get(place)
             if population is not None and len(population.sessions) >= bound_of(place).clients_max:
                 self._make_in(place, population, caller, now_ms)
 
     def add(self, session: Session) -> None:
-        """Count a session in."""
+        """Add a session to the counts."""
         for place in places_of(session.host, session.connection):
             self._populations.setdefault(place, Population()).sessions[session.client_id] = session
 
     def remove(self, session: Session) -> None:
-        """Count a session out that was counted in."""
+        """Remove a session from the counts."""
         for place in places_of(session.host, session.connection):
             population = self._populations[place]
             del population.sessions[session.client_id]
@@ -116,7 +123,7 @@ class ClientRoom:
                 del self._populations[place]
 
     def move(self, session: Session, caller: Caller) -> None:
-        """Count a session where its client calls from now."""
+        """Move a session to the connection of its latest call."""
         self.remove(session)
         session.host, session.connection = caller.host, caller.connection
         self.add(session)
@@ -157,7 +164,7 @@ class ClientRoom:
 
 
 def places_of(host: str, connection: int | str) -> Iterator[Place]:
-    """Yield the places that a session counts in, the narrowest first; no connection where it is unknown."""
+    """Yield the places of a session, most specific first. An unknown connection is omitted."""
     if connection:
         yield Place(CONNECTION, connection)
     yield Place(ADDRESS, host)
@@ -165,7 +172,7 @@ def places_of(host: str, connection: int | str) -> Iterator[Place]:
 
 
 def bound_of(place: Place) -> Bound:
-    """Return the bound of a place."""
+    """Return the limit of a place."""
     match place.kind:
         case "connection":
             advice = "Open a connection for each client, and keep its client id for as long as it lives."
@@ -180,7 +187,9 @@ def bound_of(place: Place) -> Bound:
 
 
 def idle_of(sessions: dict[str, Session], count: int) -> list[Session]:
-    """Return up to `count` idle sessions: those without settings first, then by when they were heard of."""
+    """Return up to `count` idle sessions: sessions without settings first, then in order of their
+    last call.
+    """
     found: list[Session] = []
     idle = [one for one in sessions.values() if one.is_idle]
     for is_settled in (False, True):

@@ -1,13 +1,12 @@
-"""Telemetry, Heartbeat, NotifyClientTermination: how clients come, stay and go.
+"""Telemetry, Heartbeat, NotifyClientTermination: the life cycle of clients.
 
-A client that leaves without a word (its process died) takes its connections with it. When a stream or a
-receive of it breaks off and nothing at all is heard of it for `LEAVE_AFTER_SECONDS`, it is gone, and its
-leases are free for others; a client that only lost a connection has called again by then: official clients
-try again after a second.
+A client whose process crashes loses its connections. If a stream or receive of a client breaks and no call
+arrives within `LEAVE_AFTER_SECONDS`, the client is removed and its leases are released. A client that only
+lost its connection calls again in time, because official clients reconnect after one second.
 
-While a connection stands, the leases that we renew for its client are renewed, whatever the client's own
-heartbeats do. Pings find out within 45 s when nobody is at the other end (`services.front.connection`), and
-they are answered even by a process whose listener keeps every thread of it busy.
+While a client is connected, its auto-renewed leases are renewed, independently of its heartbeats. A dead
+connection is detected by pings within 45 s (`services.front.connection`). Pings are answered even by a
+process whose listeners occupy all threads.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ log = structlog.get_logger()
 
 
 class Clients:
-    """Keeps track of who is there."""
+    """Keeps track of connected clients."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Clients:
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller
     ) -> AsyncGenerator[TelemetryCommand, None]:
-        """Read a client's settings and write what it is asked, for as long as its stream lives."""
+        """Read a client's settings and answers, and write commands to it, until its stream ends."""
         stream = self._sessions.open_stream(caller)
         self._renew_later()
         reader = asyncio.create_task(self._read(commands, stream))
@@ -85,9 +84,10 @@ class Clients:
             self._sessions.close_stream(stream)
 
     async def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
-        """Note that a client is alive; a client we do not know (we restarted) is welcome too.
+        """Record that a client is alive. A client that is unknown after a broker restart is added.
 
-        It tells only what is not known yet: settings say more, and Java's before 5.0.4 leaves its type out.
+        The heartbeat only sets missing values, because settings are more complete, and Java clients before
+        5.0.4 omit their type.
         """
         session = self._sessions.seen(caller)
         session.client_type = session.client_type or request.client_type
@@ -98,7 +98,7 @@ class Clients:
     async def notify_client_termination(
         self, request: NotifyClientTerminationRequest, caller: Caller
     ) -> NotifyClientTerminationResponse:
-        """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
+        """Remove a client: release its leases and remove its subscriptions."""
         streams = self._farewell(self._sessions.find(caller.client_id))
         self._leave(caller.client_id, said_goodbye=True)
         self._live.receivers.remove_subscriptions(caller.client_id)
@@ -114,7 +114,7 @@ class Clients:
                 if stream.is_over:
                     return
                 if command.HasField("settings"):
-                    # Python's client would not say them again for ten minutes.
+                    # otherwise Python's client would not send them again for ten minutes
                     await self._live.wait_until_well()
                     self._introduce(command.settings, stream)
                 else:
@@ -141,9 +141,10 @@ class Clients:
         self._producers.can_be_asked(session)
 
     def _note_filters(self, described: Settings, session: Session) -> None:
-        """Tell the core what a client subscribes to that has not received since we started.
+        """Register the subscriptions of a client that has not received since the broker started.
 
-        One filter a topic, of `SUBSCRIPTIONS_NOTED_MAX` topics; what is wrong with one a receive is told.
+        One filter per topic is registered, for up to `SUBSCRIPTIONS_NOTED_MAX` topics. Errors in a filter are
+        reported by the receive.
         """
         access, group = self._live.access, session.group
         found = {stored_name(one.topic): one.expression for one in described.subscription.subscriptions}
@@ -155,10 +156,12 @@ class Clients:
                 self._live.receivers.record_subscription(session.client_id, group, topic, wanted(expression))
 
     def _farewell(self, session: Session | None) -> list[Stream]:
-        """Turn the metrics of a client off that goes; return the streams that are to end before it may.
+        """Disable the metrics of a client that terminates.
 
-        Python's client leaves its exporter running, which would hold up the end of its process for seconds
-        once we are gone. As it is turned off it tells at once what it has not told yet.
+        Returns the streams that must end before the reply.
+
+        Python's client does not stop its exporter, which would delay the end of its process by seconds after
+        the client is removed. When its metrics are disabled, it immediately exports the remaining values.
         """
         if session is None or session.described is None:
             return []
@@ -174,7 +177,7 @@ class Clients:
             self._live.schedule_call(self._renew_seconds, self._renew)
 
     def _renew(self) -> None:
-        """Renew the leases of connected clients, again and again as long as there are any."""
+        """Renew the leases of connected clients, and schedule the next renewal if there are any."""
         self._is_renewing = False
         connected = [session for session in self._sessions if session.is_connected]
         for session in connected:
@@ -183,7 +186,7 @@ class Clients:
             self._renew_later()
 
     def _watch(self, session: Session) -> None:
-        """See whether a client comes back whose connection broke off."""
+        """Schedule a check whether a disconnected client has returned."""
         leaves = partial(self._leave_unless_back, session.client_id, self._sessions.counted_ms())
         self._live.schedule_call(LEAVE_AFTER_SECONDS, leaves)
 
@@ -193,7 +196,10 @@ class Clients:
             self._leave(client_id)
 
     def _dismiss(self, user: str) -> None:
-        """Send all clients of a user away whose secret is void: they come again if they know the new one."""
+        """Disconnect all clients of a user whose secret was changed or removed.
+
+        Clients with the new secret reconnect.
+        """
         for session in self._sessions:
             if session.user == user:
                 self._leave(session.client_id)

@@ -1,4 +1,4 @@
-"""The consumers among the clients, as the interfaces for operators show them."""
+"""The list of consumers for the operators' interfaces."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from services.rpc.generated.definition_pb2 import ClientType
 
 
 def consumers(sessions: Sessions, group: str = "") -> list[ConsumerView]:
-    """Return the consumers of a group, or of all, by group and client id."""
+    """Return the consumers of one group or of all groups, sorted by group and client id."""
     return sorted(filter(None, each_consumer(sessions, group)), key=lambda one: (one.group, one.client_id))
 
 
 def each_consumer(sessions: Iterable[Session], group: str = "") -> Iterator[ConsumerView | None]:
-    """Yield the consumers of a group, or of all, in no order, and None for each other client."""
+    """Yield the consumers of one group or of all groups, unsorted, and None for each other client."""
     for one in list(sessions):
         is_wanted = one.group and not one.is_producer and group in ("", one.group)
         yield view(one) if is_wanted else None
 
 
 def view(session: Session) -> ConsumerView:
-    """Return a consumer as it is now; a kind that is newer than our protocol is its number."""
+    """Return the current state of a consumer. An unknown client type is shown as its number."""
     known = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
     return ConsumerView(
         client_id=session.client_id,

@@ -1,8 +1,9 @@
-"""Leases whose answer got lost on the way.
+"""Leases whose answer was lost in transit.
 
-The broker renews a push consumer's leases for as long as the client is alive. So a lease that the client
-never heard of must be given back, or its message would wait until the client ends. It was not heard of when
-the stream broke before its end, or when the client asks again with the attempt id of that very answer.
+The broker renews the leases of a push consumer as long as the client is alive. A lease that the client never
+received must therefore be released. Otherwise its message would remain leased until the client ends. An
+answer is considered lost if its stream broke before the end, or if the client repeats the request with the
+same attempt id.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from services.broker.spine.values import Delivery
 
 
 class Lent(NamedTuple):
-    """What one answer leased to its client, by names of the store."""
+    """The leases of one answer, by stored names."""
 
     group: str
     topic: str
@@ -22,5 +23,5 @@ class Lent(NamedTuple):
 
 
 def lent(group: str, topic: str, attempt_id: str, deliveries: list[Delivery]) -> Lent:
-    """Return what an answer leases."""
+    """Return the leases of an answer."""
     return Lent(group, topic, attempt_id, [delivery.receipt_handle for delivery in deliveries])

@@ -1,19 +1,20 @@
-"""Whom to ask how a transaction ended: the producers of its topic, one after the other.
+"""Selection of producers for transaction check-backs. The producers of a topic are used in turn.
 
-A producer of a topic is a client that declared it, sent to it, or asks for its route as a producer: the
-Python client declares nothing for topics it was not built with (reference/wire-protocol.md 4.8), and one that
-waits for the ends of its halves sends nothing, but refreshes its routes each 30 s. A producer that was asked
-goes to the end of the line, so that one without an answer does not keep the others from being asked.
+A producer of a topic is a client that declared the topic, sent to it, or requests its route as a producer.
+The Python client does not declare topics that were not passed to its constructor (reference/wire-protocol.md
+4.8), and a client that waits for its transactions sends nothing, but refreshes its routes every 30 s. After a
+check-back, the producer is moved to the end of the queue, so that an unresponsive producer does not block the
+others.
 
-Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
-There are PLACES_MAX in all, PLACES_PER_ADDRESS_MAX of them for the clients of one address, so that one
-caller leaves half to others; a producer that finds none gets one when it sends again. A client has
-PLACES_PER_CLIENT_MAX: with one topic more it gives up the one that it declared or sent to first.
+Disconnected producers are removed periodically, after as many additions as there are entries. There are at
+most `PLACES_MAX` entries, and at most `PLACES_PER_ADDRESS_MAX` for the clients of one address, so that one
+caller leaves half of them to others. A producer without an entry gets one when it sends again. A client has
+at most `PLACES_PER_CLIENT_MAX` entries. A further topic replaces its oldest entry.
 
-A question shows the message, which is read only for a producer whose stream has room for it. When a
-producer can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core
-is told, if halves of its topic wait for that (`txn.checkback`). Whoever may not end the topic's transactions
-is not asked, whatever it declares.
+A check-back includes the message, which is read only if the producer's stream has room for it. When a
+producer becomes available (it connects, has read its pending commands, or gets new rights), the core is
+notified if half messages of its topics wait for a producer (`txn.checkback`). A producer that may not end the
+transactions of a topic gets no check-backs for it.
 """
 
 from __future__ import annotations
@@ -39,37 +40,37 @@ PLACES_MAX = 100_000
 PLACES_PER_ADDRESS_MAX = PLACES_MAX // 2
 PLACES_PER_CLIENT_MAX = 1_024
 LOOK_EACH_MIN = 1_000
-"""How many come at least before those who are gone are looked for."""
+"""The minimum number of additions between two removals of disconnected producers."""
 
 MayEnd = Callable[[str, str], bool]
-"""Whether a user may end the transactions of a topic (stored name)."""
+"""Returns whether a user may end the transactions of a topic (stored name)."""
 
 
 def allow_all(user: str, topic: str) -> bool:
-    """Let everybody end every transaction: what a broker does that asks nobody who it is."""
+    """Allow every user to end every transaction, for a broker without access control."""
     return True
 
 
 @dataclass(slots=True)
 class Places:
-    """The topics of a producer, the oldest first; `host` is its address when it got the first."""
+    """The topics of a producer, oldest first. `host` is its address at the time of the first entry."""
 
     host: str
     topics: dict[str, None] = field(default_factory=dict)
 
 
 class Halves(Protocol):
-    """The broker, as far as it has halves that wait for a producer."""
+    """The part of the broker that has half messages waiting for a producer."""
 
     def unasked_topics(self) -> list[str]:
-        """Topics (stored names) of which halves wait for a producer that can be asked."""
+        """Topics (stored names) with half messages that wait for an available producer."""
 
     def send_check_backs(self, topic: str) -> None:
-        """Ask about them."""
+        """Send check-backs for a topic."""
 
 
 class Producers:
-    """Who produces to which topic, in the order in which they are to be asked."""
+    """The producers of each topic, in the order in which they are used."""
 
     def __init__(self, sessions: Sessions, may_end: MayEnd = allow_all) -> None:
         self._sessions, self._may_end = sessions, may_end
@@ -81,23 +82,23 @@ class Producers:
         self._halves: Halves | None = None
 
     def tell(self, halves: Halves) -> None:
-        """Tell `halves` of every producer that can be asked."""
+        """Set the object that is notified of available producers."""
         self._halves = halves
 
     def can_be_asked(self, session: Session) -> None:
-        """Take in that a client can be asked, perhaps again."""
+        """Notify the core that a client is available for check-backs."""
         for topic in self._halves.unasked_topics() if self._halves else ():
             if session.client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, session.client_id)
 
     def all_can_be_asked(self) -> None:
-        """Take in that rights have changed: perhaps others can be asked."""
+        """Notify the core of all available producers after a change of rights."""
         for topic in self._halves.unasked_topics() if self._halves else ():
             for client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, client_id)
 
     def add(self, topic: str, client_id: str, namespace: str) -> None:
-        """Remember that a client produces to a topic (stored name)."""
+        """Add a client as a producer of a topic (stored name)."""
         line = self._lines.get(topic)
         if line is not None and client_id in line:
             return
@@ -109,7 +110,7 @@ class Producers:
             self._tell_of(topic, client_id)
 
     def views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers of a topic, or of all, in the order in which they are asked."""
+        """Return the producers of one topic or of all topics, in the order in which they are used."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, client_id, self._can_be_asked(name, client_id))
@@ -118,7 +119,10 @@ class Producers:
         ]
 
     def ask(self, question: CheckBack, read: Read) -> str:
-        """Ask the next producer that can be reached; return its id, empty when there is none."""
+        """Send a check-back to the next available producer.
+
+        Returns its client id, or an empty string if there is none.
+        """
         line = self._lines.get(question.topic, {})
         for client_id, namespace in list(line.items()):
             if self._sessions.find(client_id) is None:
@@ -139,7 +143,7 @@ class Producers:
         self._until_look = max(LOOK_EACH_MIN, self._places)
 
     def _take_place(self, topic: str, client_id: str) -> bool:
-        """Count a place in a topic's line; return False if there is none."""
+        """Add an entry for a topic. Returns False if the limit is reached."""
         places = self._of_client.get(client_id)
         if places is not None and len(places.topics) >= PLACES_PER_CLIENT_MAX:
             self._leave_place(next(iter(places.topics)), client_id)

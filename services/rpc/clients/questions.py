@@ -1,4 +1,4 @@
-"""Questions to clients over their Telemetry streams: each has a nonce, which the answer repeats.
+"""Requests to clients over their Telemetry streams. Each request has a nonce that is repeated in the answer.
 
 | question            | answer                                          | clients that answer            |
 |---------------------|-------------------------------------------------|--------------------------------|
@@ -8,8 +8,8 @@
 |                     |                                                 | says in a verify_message       |
 | reconnect_endpoints | none: it connects again                         | Java, Node                     |
 
-A client that does not know a question ignores it, as Python's does, so every wait has an end. Whoever answers
-must be whom was asked.
+A client that does not support a request ignores it, as the Python client does, so every wait has a timeout.
+An answer is accepted only from the client that received the request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message
 
 
 class Questions:
-    """What clients are asked, and their answers."""
+    """Pending requests to clients, and their answers."""
 
     def __init__(self, sessions: Sessions, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._sessions, self._answer_seconds = sessions, answer_seconds
@@ -45,15 +45,15 @@ class Questions:
         self._open: dict[tuple[str, str], asyncio.Future[TelemetryCommand]] = {}
 
     def ids(self) -> list[str]:
-        """Return the ids of the clients that are connected, in no order."""
+        """Return the ids of the connected clients, unsorted."""
         return [session.client_id for session in self._sessions]
 
     def view(self, client_id: str) -> ClientView:
-        """Return one who is there; raise `ClientNotFound`."""
+        """Return a connected client; raise `ClientNotFound`."""
         return view(self._found(client_id))
 
     async def stack(self, client_id: str) -> str:
-        """Return what the threads of a client do; raise `ClientNotFound` or `ClientSilent`."""
+        """Return a thread dump of a client; raise `ClientNotFound` or `ClientSilent`."""
         nonce = self._nonce()
         command = PrintThreadStackTraceCommand(nonce=nonce)
         question = TelemetryCommand(print_thread_stack_trace_command=command)
@@ -61,19 +61,19 @@ class Questions:
         return str(answer.thread_stack_trace.thread_stack_trace)
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Return what code a push consumer gives after consuming a message once more; raise likewise."""
+        """Have a push consumer process a message again, and return the status code; raise the same errors."""
         nonce = self._nonce()
         command = VerifyMessageCommand(nonce=nonce, message=DeliveryView("", 0, "").message(delivery))
         answer = await self._asked(client_id, nonce, TelemetryCommand(verify_message_command=command))
         return str(Code.Name(answer.status.code))
 
     def reconnect(self, client_id: str) -> None:
-        """Tell a client to connect again; raise `ClientNotFound` or `ClientSilent`."""
+        """Request a client to reconnect; raise `ClientNotFound` or `ClientSilent`."""
         command = ReconnectEndpointsCommand(nonce=self._nonce())
         self._write(client_id, TelemetryCommand(reconnect_endpoints_command=command))
 
     def answered(self, command: TelemetryCommand, session: Session) -> None:
-        """Take what a client says, if it was asked for."""
+        """Pass an answer to the request that waits for it."""
         kind = command.WhichOneof("command")
         if kind in ANSWERS:
             waiting = self._open.pop((session.client_id, getattr(command, kind).nonce), None)
@@ -108,12 +108,12 @@ class Questions:
 
 
 def silent(client_id: str, why: str) -> ClientSilent:
-    """Return the error for a client that cannot be asked, or does not answer."""
+    """Return the error for a client that cannot be reached or does not answer."""
     return ClientSilent(f"{client_id} {why}. Java, Go and Node clients answer; Python's knows no questions.")
 
 
 def view(session: Session) -> ClientView:
-    """Return a client as it is now."""
+    """Return the current state of a client."""
     return ClientView(
         client_id=session.client_id,
         kind=kind_of(session),
@@ -126,7 +126,10 @@ def view(session: Session) -> ClientView:
 
 
 def kind_of(session: Session) -> str:
-    """Return what a client says it is, if it has; a kind that is newer than our protocol is its number."""
+    """Return the type that a client has declared, or an empty string.
+
+    An unknown type is shown as its number.
+    """
     if session.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
         return ""
     known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)

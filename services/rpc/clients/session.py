@@ -1,4 +1,4 @@
-"""One client: what it said about itself, and its Telemetry streams with the commands that wait in them."""
+"""A client session: the client's description of itself, and its Telemetry streams with pending commands."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tidewheel.errors import ClientMistake
 
 DESCRIBED_BYTES_MAX = 4 * 1024
 ROUTES_NOTED_MAX = 64
-"""How many topics are kept that a client asked for before it said what it is."""
+"""Maximum number of topics that are stored for a client that requested their routes before it sent its
+settings.
+"""
 
 
 class Backlog:
-    """What waits in all Telemetry streams together, and the streams that had no room for a command."""
+    """The pending commands of all Telemetry streams, and the streams that had no room for a command."""
 
     def __init__(self, room: Callable[[Session], None]) -> None:
         self.waiting_bytes = 0
@@ -30,15 +32,15 @@ class Backlog:
 
     @property
     def is_full(self) -> bool:
-        """Whether no stream takes another command."""
+        """Whether all streams refuse further commands."""
         return self.waiting_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
 
     def refused(self, stream: Stream) -> None:
-        """Count a stream that had no room."""
+        """Record a stream that had no room."""
         self._refused[stream] = None
 
     def left(self, stream: Stream, left_bytes: int) -> None:
-        """So much waits no longer: tell of those that have room again."""
+        """Subtract bytes from the pending commands, and notify the streams that have room again."""
         was_full = self.is_full
         self.waiting_bytes -= left_bytes
         if self._refused and (was_full or stream in self._refused):
@@ -49,20 +51,22 @@ class Backlog:
 
 
 class Stream:
-    """One Telemetry stream: what waits to be written to its client. None ends it.
+    """A Telemetry stream with the commands that are to be written to its client.
 
-    It takes a command while it has room: fewer than `COMMANDS_WAITING_MAX` wait, with less than
-    `COMMANDS_WAITING_BYTES_MAX`, and in all streams less than `COMMANDS_WAITING_ALL_BYTES_MAX`. So at most
-    one command more waits. Who asked when there was no room is told when there is (`Sessions.room_with`).
+    The command None ends the stream.
 
-    `is_over`: its client is not heard any more; `ended`: all that waited is written, or nobody reads it.
+    A stream accepts a command as long as it has room: it has fewer than `COMMANDS_WAITING_MAX` pending
+    commands with less than `COMMANDS_WAITING_BYTES_MAX` bytes, and all streams together have less than
+    `COMMANDS_WAITING_ALL_BYTES_MAX` bytes. The limits are exceeded by at most one command. If a command was
+    refused, the stream is reported when it has room again (`Sessions.room_with`).
+
+    `is_over` is set when input from the client is no longer read. `ended` is set when all commands have been
+    written or the stream is closed.
     """
 
     def __init__(self, session: Session, backlog: Backlog) -> None:
         self.session, self._backlog = session, backlog
-        self._commands: list[
-            TelemetryCommand | None
-        ] = []  # mostly empty: a deque has 700 bytes to begin with
+        self._commands: list[TelemetryCommand | None] = []  # usually empty; an empty deque takes 700 bytes
         self._waiting_bytes = 0
         self._arrived: asyncio.Future[None] | None = None
         self.is_over = False
@@ -70,7 +74,7 @@ class Stream:
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another command."""
+        """Whether the stream accepts another command."""
         is_full = (
             self._waiting_bytes >= limits.COMMANDS_WAITING_BYTES_MAX
             or len(self._commands) >= limits.COMMANDS_WAITING_MAX
@@ -78,14 +82,17 @@ class Stream:
         return not (self.is_over or is_full or self._backlog.is_full)
 
     def may_write(self) -> bool:
-        """Tell whether it takes another command; if not, whoever asked is told when it does."""
+        """Return whether the stream accepts another command.
+
+        If not, it is reported when it has room again.
+        """
         has_room = self.has_room
         if not has_room and not self.is_over:
             self._backlog.refused(self)
         return has_room
 
     def write(self, command: TelemetryCommand | None) -> bool:
-        """Leave a command to be written; False when the client has stopped reading."""
+        """Add a command. Returns False if the stream has no room."""
         if command is None:
             self.is_over = True
         elif not self.may_write():
@@ -98,7 +105,7 @@ class Stream:
         return True
 
     async def next(self) -> TelemetryCommand | None:
-        """Return the next command to write, when there is one."""
+        """Wait for the next command and return it."""
         while not self._commands:
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
@@ -108,7 +115,7 @@ class Stream:
         return command
 
     def drop(self) -> None:
-        """Nobody reads it any more: what waits is gone."""
+        """Discard the pending commands, because the stream has been closed."""
         self.is_over = True
         self._commands.clear()
         self._count(-self._waiting_bytes)
@@ -124,14 +131,16 @@ class Stream:
 
 @dataclass(slots=True)
 class Session:
-    """One client. Names are the store's; times are wall milliseconds, but `heard_ms`, of a clock never set.
+    """A client session. Names are stored names.
 
-    `user` is whose it is, where callers are asked who they are; `namespace` is of its topics and groups,
-    `host` and `connection` are those of its last call, `described` is what it said last of itself, unless
-    that was too much; `is_encrypted`: its stream came by TLS.
-    `asked_for` are topics whose routes it asked for before it said what it is, with their namespaces.
-    `receives` counts its open receives, `poll_ms` is how long one waits that does not say it; `lent` has the
-    last answer for each group and topic it receives from.
+    Times are wall-clock milliseconds, except `heard_ms`, which is from a monotonic clock.
+
+    `user` is the authenticated user, if access control is enabled. `namespace` is the namespace of its topics
+    and groups. `host` and `connection` are those of its last call. `described` contains its last settings,
+    unless they were too large. `is_encrypted` shows whether its stream uses TLS. `asked_for` contains the
+    topics, with their namespaces, whose routes it requested before it sent its settings. `receives` is the
+    number of open receives. `poll_ms` is the wait time of receives without an explicit timeout. `lent`
+    contains the last answer for each group and topic.
     """
 
     client_id: str
@@ -157,19 +166,19 @@ class Session:
 
     @property
     def is_producer(self) -> bool:
-        """Whether the client sends rather than receives."""
+        """Whether the client is a producer."""
         return self.client_type == ClientType.PRODUCER
 
     def asks_for(self, topic: str, namespace: str) -> bool:
-        """Take in that it asks for the route of a topic (stored name); return whether it produces to it."""
+        """Record a route request for a topic (stored name). Returns whether the client is a producer."""
         if self.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and len(self.asked_for) < ROUTES_NOTED_MAX:
             self.asked_for[topic] = namespace
         return self.is_producer
 
     def describe(self, settings: Settings) -> None:
-        """Take over what the client says about itself.
+        """Store the settings of the client.
 
-        Raise `IllegalTopic`, or `ClientMistake` for too many topics, and take nothing then.
+        Raises `IllegalTopic`, or `ClientMistake` for too many topics. In this case nothing is stored.
         """
         group = stored_name(settings.subscription.group)
         subscriptions, published = settings.subscription.subscriptions, settings.publishing.topics
@@ -183,7 +192,7 @@ class Session:
         self.described = None
         if settings.ByteSize() <= DESCRIBED_BYTES_MAX:
             self.described = Settings()
-            self.described.CopyFrom(settings)  # a part of a message keeps all of it in memory
+            self.described.CopyFrom(settings)  # a submessage would keep the whole message in memory
         self.client_type = settings.client_type
         self.group = group
         if settings.subscription.HasField("long_polling_timeout"):
@@ -191,14 +200,14 @@ class Session:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a call of the client is open: its stream, or a receive that waits."""
+        """Whether a call of the client is open: its stream, or a waiting receive."""
         return bool(self.streams or self.receives)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of the client is open, and none of its leases is known to stand."""
+        """Whether the client has no open call and no known leases."""
         return not (self.streams or self.receives or self.lent)
 
     def absent_since(self, since_ms: float) -> bool:
-        """Tell whether nothing was heard of the client after `since_ms` (`heard_ms`), and nothing is open."""
+        """Return whether the client has no open call and has made no call after `since_ms` (`heard_ms`)."""
         return not self.is_connected and self.heard_ms <= since_ms

@@ -1,18 +1,18 @@
-"""The clients that are there: what they said about themselves, and the streams to reach them by.
+"""The connected clients, with their settings and streams.
 
-Nothing here is durable. After a restart every client is unknown until it calls, and any call is enough to
-be known again; settings are never demanded (reference/wire-protocol.md 4.7).
+Sessions are not durable. After a restart, a client is unknown until its first call. Any call creates a
+session, and settings are not required (reference/wire-protocol.md 4.7).
 
-- A client may have several streams for a while; it is written to on the newest.
-- A client without a stream whose library opens none again by itself (`MUST_REDIAL`) is made to *redial*: the
-  next refresh of its routes names another spelling of our address, which makes it open one
-  (`services.rpc.wire.endpoints`). Not while it has one, nor for `REDIAL_AFTER_MS` after it was told another
-  spelling (the topics of one refresh agree) or has said goodbye: what opens a stream while it shuts down may
-  never end (Java's `close()` did not). All other clients are told one address always.
-- A client is forgotten when it says goodbye, when it does not come back after a connection of it broke off
-  (`services.rpc.clients.clients` sees to that), or after `FORGET_AFTER_MS` without stream and without call;
-  sooner where its connection, its address or the broker has no room for others
-  (`services.rpc.clients.client_room`).
+- A client may temporarily have several streams. Commands are written to the newest stream.
+- Some libraries do not reopen a stream by themselves (`MUST_REDIAL`). Such a client is made to *redial*: the
+  next route answer contains another spelling of the broker's address, which makes the client open a stream
+  (`services.rpc.wire.endpoints`). A client is not made to redial while it has a stream, for `REDIAL_AFTER_MS`
+  after the last change of the spelling (so that all topics of one refresh get the same address), or after its
+  termination, because a client that opens a stream during shutdown may never end (Java's `close()` did not).
+  All other clients always get the same address.
+- A session is removed when the client terminates, when the client does not return after a broken connection
+  (see `services.rpc.clients.clients`), or after `FORGET_AFTER_MS` without a stream or a call. It is removed
+  earlier if its connection, its address or the broker is full (`services.rpc.clients.client_room`).
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ REDIAL_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
 DEPARTED_MAX = 1_024
 MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
-"""Languages whose libraries open an ended Telemetry stream again only minutes later, or (.NET) never."""
+"""Languages whose libraries reopen an ended Telemetry stream only after minutes, or never (.NET)."""
 
 
 def nobody_watches(session: Session) -> None:
-    """Do nothing: no client of a group is watched."""
+    """Ignore a broken connection."""
 
 
 def nobody_misses(session: Session) -> None:
-    """Do nothing: no client is missed."""
+    """Ignore the event."""
 
 
 class Sessions:
-    """All clients by their ids."""
+    """All client sessions, by client id."""
 
     def __init__(self, clock: Callable[[], int], counted_ms: Callable[[], float] | None = None) -> None:
-        """`counted_ms` is a clock that is never set, for how long a client is silent; else `clock` is."""
+        """`counted_ms` is a monotonic clock for measuring silence. The default is `clock`."""
         self._clock = clock
         self.counted_ms: Callable[[], float] = counted_ms or clock
         self._sessions: dict[str, Session] = {}
@@ -67,33 +67,33 @@ class Sessions:
         self.backlog = Backlog(lambda session: self._room(session))
 
     def room_with(self, room: Callable[[Session], None]) -> None:
-        """Let `room` know of every client that had no room for a command, and has again."""
+        """Set the function that is called for each client whose streams have room again."""
         self._room = room
 
     def watch_with(self, watch: Callable[[Session], None]) -> None:
-        """Let `watch` know of every client one of whose connections broke off."""
+        """Set the function that is called for each client with a broken connection."""
         self._watch = watch
 
     def forget_with(self, forget: Callable[[Session], None]) -> None:
-        """Let `forget` know of every client that is forgotten."""
+        """Set the function that is called for each removed client."""
         self._forget = forget
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
     def find(self, client_id: str) -> Session | None:
-        """Return a client that is there."""
+        """Return the session of a client, or None."""
         return self._sessions.get(client_id)
 
     def present(self) -> list[str]:
-        """Return the ids of the clients that are there: connected, or heard from just now."""
+        """Return the ids of the clients that are connected or have called recently."""
         since_ms = self.counted_ms() - PRESENT_MS
         return [one.client_id for one in self if not one.absent_since(since_ms)]
 
     def seen(self, caller: Caller) -> Session:
-        """Return the session of somebody who calls, made if need be.
+        """Return the session of a caller, and create it if necessary.
 
-        Raise `TooManyClients` if there is no room for another one.
+        Raises `TooManyClients` if a limit is reached.
         """
         now_ms = self._clock()
         session = self._sessions.get(caller.client_id)
@@ -113,11 +113,11 @@ class Sessions:
         return session
 
     def redials(self, caller: Caller) -> int | None:
-        """Return how often the client was made to redial, for an answer about routes; None: it never is.
+        """Return the number of redials of a client for a route answer, or None if it never has to redial.
 
-        The first answer never asks for that: it has the boot's own spelling, which is news to a client that
-        knew the boots before. Answers within `REDIAL_AFTER_MS` agree: they belong to one refresh of several
-        topics.
+        The first answer never requests a redial, because it contains the spelling of the current boot, which
+        is new to clients of earlier boots. Answers within `REDIAL_AFTER_MS` contain the same spelling,
+        because they belong to one refresh of several topics.
         """
         session = self.seen(caller)
         if caller.language not in MUST_REDIAL:
@@ -130,9 +130,9 @@ class Sessions:
         return session.redials
 
     def dialled(self, caller: Caller) -> Endpoints | None:
-        """Return the endpoints for which a client says that it has opened its stream; None without one.
+        """Return the endpoints for which a client has opened its stream, or None.
 
-        Only libraries that open a stream for each endpoint set of their routes name it.
+        Only libraries that open a stream for each endpoint set specify the endpoints.
         """
         session = self.seen(caller)
         if caller.language not in DECODES_PERCENT or not session.streams or session.described is None:
@@ -151,16 +151,16 @@ class Sessions:
         return stream
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream that has ended."""
+        """Remove a stream that has ended."""
         stream.session.streams.remove(stream)
         stream.drop()
         self._watch(stream.session)
 
     @contextmanager
     def receiving(self, session: Session) -> Iterator[None]:
-        """Count an open receive of the client; one that breaks off may mean that the client is gone.
+        """Count an open receive of the client. If it breaks, the client is watched.
 
-        Raise `TooManyPolls` when the client, its address, or all clients have as many open as may be.
+        Raises `TooManyPolls` if the client, its address, or all clients together have too many open receives.
         """
         host = session.host
         if (
@@ -191,7 +191,7 @@ class Sessions:
                 del self._receives[host]
 
     def gone(self, client_id: str, *, said_goodbye: bool = False) -> None:
-        """Forget a client and end its streams."""
+        """Remove a client and end its streams."""
         session = self._sessions.get(client_id)
         if session is None and said_goodbye and client_id in self._departed:
             self._departed[client_id] = self._departed[client_id][0], self._clock()
@@ -203,13 +203,13 @@ class Sessions:
                 stream.write(None)
 
     def close(self) -> None:
-        """End every stream."""
+        """End all streams."""
         for session in self._sessions.values():
             for stream in session.streams:
                 stream.write(None)
 
     def _displace(self, session: Session) -> None:
-        """Forget a client that may come again."""
+        """Remove a client that may return."""
         self._remember(session)
         self._drop(session)
 
@@ -219,14 +219,14 @@ class Sessions:
         self._forget(session)
 
     def _remember(self, session: Session) -> None:
-        """Keep which address a client that leaves was told: it may ask for routes until its process ends."""
+        """Store the spelling sent to a removed client, which may request routes until its process ends."""
         if session.language in MUST_REDIAL and session.redialled_ms is not None:
             self._departed[session.client_id] = session.redials, session.redialled_ms
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]
 
     def _forget_absent(self) -> None:
-        """Forget the clients that are not there any more, each FORGET_EACH_MS at most."""
+        """Remove clients that have been silent for too long, at most once per `FORGET_EACH_MS`."""
         now_ms = self.counted_ms()
         if now_ms - self._forgot_ms < FORGET_EACH_MS:
             return

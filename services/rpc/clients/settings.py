@@ -5,11 +5,11 @@ whole answer; without `max_body_size` it refuses every send; a push consumer acc
 back-off, but Node's an exponential one: without it a message that it works on in order has one attempt; other
 clients ignore an answer whose `pub_sub` case is not their own.
 
-A consumer is told its group's policy (attempts, and how long to wait between them). It learns of a change
-when it sends its settings again, which the official clients do every few minutes. `subscription.fifo` makes a
-push consumer keep to the order within each message group; it is so if any of its topics is of type FIFO. A
-consumer of lite topics has one message of each at a time, in whatever way it works on them; it must keep to
-the order only where its group allows runs. Its quotas are those that the broker holds it to.
+The answer for a consumer includes its group's policy (number of attempts and delays between them). Changes
+take effect when the client sends its settings again, which official clients do every few minutes. With
+`subscription.fifo`, a push consumer preserves the order within each message group. The flag is set if any of
+its topics has the type FIFO. A consumer of lite topics receives one message of each lite topic at a time. The
+flag is set for it only if its group allows runs. The quotas are those that the broker enforces.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ SEND_RETRY = RetryPolicy(
 
 
 MetricFor = Callable[[Settings, Session], Metric]
-"""Where a client is to send what it measures of itself."""
+"""Returns where a client sends its metrics."""
 
 
 def nowhere(settings: Settings, session: Session) -> Metric:
-    """Ask for no metrics."""
+    """Disable metrics."""
     return NO_METRICS
 
 
 def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) -> TelemetryCommand:
-    """Return the client's own settings with the broker's part filled in."""
+    """Return the client's settings with the broker's values."""
     answer = Settings()
     answer.CopyFrom(settings)
     answer.metric.CopyFrom(metric)
@@ -81,12 +81,12 @@ def answer(settings: Settings, live: LiveBroker, metric: Metric = NO_METRICS) ->
 
 
 def policy_of(settings: Settings, live: LiveBroker) -> GroupPolicy:
-    """Return how the group of a consumer is given its messages; new ones have the settings'."""
+    """Return the delivery policy of a consumer's group. A new group has the default policy."""
     return live.core.groups.policy(stored_name(settings.subscription.group))
 
 
 def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
-    """Return a group's policy as clients of a language know it."""
+    """Return the retry policy of a group in the form that a client language supports."""
     told = RetryPolicy(max_attempts=policy.attempts_max)
     if language == Language.NODE_JS:
         first_ms, last_ms = policy.retry_after_ms[0], policy.retry_after_ms[-1]
@@ -99,7 +99,7 @@ def retry_policy(policy: GroupPolicy, language: int) -> RetryPolicy:
 
 
 def check_names(settings: Settings) -> None:
-    """Raise `ClientMistake` for settings of a client that receives, or sends to, too many topics."""
+    """Raise `ClientMistake` if the settings contain too many topics."""
     count = max(len(settings.subscription.subscriptions), len(settings.publishing.topics))
     if count > ENTRIES_PER_REQUEST_MAX:
         raise ClientMistake(
@@ -109,12 +109,12 @@ def check_names(settings: Settings) -> None:
 
 
 def topics_of(settings: Settings) -> list[str]:
-    """Return the topics that a consumer receives, as the store names them."""
+    """Return the stored names of the topics of a consumer."""
     return [stored_name(one.topic) for one in settings.subscription.subscriptions]
 
 
 def is_fifo(topic: str, live: LiveBroker) -> bool:
-    """Return whether a topic takes FIFO messages only; one that is not made yet does not."""
+    """Return whether a topic has the type FIFO. Returns False for a missing topic."""
     try:
         return live.core.topics.get(topic).message_type is MessageType.FIFO
     except TopicNotFound:

@@ -1,1 +1,1 @@
-"""Handlers of the RPCs of producers and consumers: route, send, receive, acknowledge."""
+"""Handlers of the producer and consumer RPCs: route, send, receive, acknowledge."""

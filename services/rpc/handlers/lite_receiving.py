@@ -1,16 +1,17 @@
-"""SyncLiteSubscription: what consumers of lite topics subscribe to.
+"""SyncLiteSubscription: subscriptions to lite topics.
 
-    PARTIAL_ADD       these, too; `offset_option` says where the group goes on with them
-    PARTIAL_REMOVE    no longer these
-    COMPLETE_ADD      just these: clients say so every 30 s, and so are known again after a restart
-    COMPLETE_REMOVE   nothing any more
+    PARTIAL_ADD       adds lite topics; `offset_option` sets the start position of the group
+    PARTIAL_REMOVE    removes lite topics
+    COMPLETE_ADD      replaces all lite topics; sent every 30 s, which restores them after a restart
+    COMPLETE_REMOVE   removes all lite topics
 
-A client from which an exclusive group's lite topic was taken is told with NotifyUnsubscribeLite over its
-Telemetry stream; Java's, Go's and Node's then forget it. Others go on saying that they have it, and are told
-again.
+If a lite topic of an exclusive group is taken over by another client, the previous client gets
+NotifyUnsubscribeLite over its Telemetry stream. The clients for Java, Go and Node then remove the lite topic.
+Other clients continue to list it and are notified again.
 
-Silent killer: Python's client (5.1.2) adds one lite topic at a time, and sends its characters, one by one, as
-if each were a lite topic. They are put together again, or it had to wait for its next whole set, up to 30 s.
+Compatibility: Python's client (5.1.2) adds one lite topic at a time, and sends each of its characters as a
+separate lite topic. The characters are joined, because otherwise the subscription would be missing until the
+next complete list, up to 30 s later.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ STRANGERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, ClientType.PU
 
 
 MOVED_AT_ONCE = 250
-"""Lite topics in which a group is set to a place in a turn of the loop: 16 us each, and more with records."""
+"""Maximum number of lite topics whose start position is set in one event loop iteration.
+
+Each takes at least 16 us.
+"""
 
 
 class LiteConsuming:
-    """Takes subscriptions to lite topics."""
+    """Handles subscriptions to lite topics."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
         self._live, self._sessions = live, sessions
@@ -61,7 +65,7 @@ class LiteConsuming:
     async def sync_lite_subscription(
         self, request: SyncLiteSubscriptionRequest, caller: Caller
     ) -> SyncLiteSubscriptionResponse:
-        """Change what a client subscribes to."""
+        """Change the subscriptions of a client."""
         self._sessions.seen(caller)
         who = Subscriber(stored_name(request.group), stored_name(request.topic), caller.client_id)
         lite_topics = list(request.lite_topic_set)
@@ -81,10 +85,14 @@ class LiteConsuming:
         return SyncLiteSubscriptionResponse(status=OK)
 
     async def _add(self, who: Subscriber, lite_topics: list[str], place: LiteStart) -> None:
-        """Subscribe to more lite topics; if the group is set to a place in each, to some in a turn."""
+        """Add lite topics.
+
+        If a start position is set, the topics are added in several event loop iterations.
+        """
         live, at_once = self._live, max(1, len(lite_topics))
         if place.kind is not LiteStartPosition.LAST and at_once > MOVED_AT_ONCE:
-            await live.receivers.subscribe(live.core.lite.check, who, lite_topics)  # all of them, or none
+            # check first, so that either all or none are added
+            await live.receivers.subscribe(live.core.lite.check, who, lite_topics)
             at_once = MOVED_AT_ONCE
         for first in range(0, max(1, len(lite_topics)), at_once):
             if first:
@@ -93,7 +101,7 @@ class LiteConsuming:
             self._notify(await live.receivers.subscribe(live.core.lite.subscribe, who, some, place))
 
     def _notify(self, subscribed: SubscriptionResult) -> None:
-        """Tell clients which lite topics are another's now."""
+        """Notify clients of lite topics that were taken over by another client."""
         for client_id, lite_topic in subscribed.lost:
             session = self._sessions.find(client_id)
             if session is not None and session.streams:
@@ -102,13 +110,13 @@ class LiteConsuming:
 
 
 def put_together(lite_topics: list[str]) -> list[str]:
-    """Return the one lite topic whose characters these are, or what they are if they are no characters."""
+    """Join single characters to one lite topic. A list of longer names is returned unchanged."""
     is_spelled = bool(lite_topics) and all(len(one) == 1 for one in lite_topics)
     return ["".join(lite_topics)] if is_spelled else lite_topics
 
 
 def start(request: SyncLiteSubscriptionRequest) -> LiteStart:
-    """Return where the group is to go on with what it adds."""
+    """Return the start position of the group for the added lite topics."""
     option = request.offset_option
     kind = option.WhichOneof("offset_type")
     if kind is None:
@@ -124,9 +132,9 @@ def start(request: SyncLiteSubscriptionRequest) -> LiteStart:
 
 
 def refuse_strangers(session: Session, topic: str, live: LiveBroker) -> None:
-    """Raise `MessageTypeConflict` for a consumer that cannot say which lite topics it wants.
+    """Raise `MessageTypeConflict` for a consumer type that cannot subscribe to lite topics.
 
-    One whose type we do not know, because we have just started, is none: it waits until it has subscribed.
+    A client whose type is unknown after a broker restart is accepted and waits until it has subscribed.
     """
     if session.client_type in STRANGERS and live.core.lite.is_lite(topic):
         raise MessageTypeConflict(

@@ -1,8 +1,8 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what consumers do.
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: consumer RPCs.
 
-Silent killers (reference/wire-protocol.md 4): the stream must end with `delivery_timestamp` or the Python
-push consumer never consumes; the queue id of a request is ignored, because clients pick one at random and
-expect to find what is in the others.
+Compatibility (reference/wire-protocol.md 4): the stream must end with `delivery_timestamp`, because otherwise
+the Python push consumer never consumes. The queue id of a request is ignored, because clients choose a random
+queue and expect messages from all queues.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
 FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
 ANSWER_SECONDS = 0.5
 COUNTS_APART: Final = frozenset(("PYTHON",))
-"""Clients that give up after as many attempts as they may make, and send the number that they received."""
+"""Languages whose clients give up after the maximum number of attempts and send the number of attempts that
+they have received.
+"""
 
 
 class Consuming:
-    """Hands out messages and takes back what became of them."""
+    """Delivers messages and processes their results."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
         self._live, self._sessions = live, sessions
@@ -61,7 +63,7 @@ class Consuming:
     async def receive_message(
         self, request: ReceiveMessageRequest, caller: Caller
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the status, the messages, then the time they left; waits for the first message."""
+        """Yield the status, the messages, and the delivery time. Waits for the first message."""
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
         refuse_strangers(session, topic, self._live)
@@ -89,9 +91,11 @@ class Consuming:
                 self._live.receivers.release_all(answer.group, answer.topic, answer.handles)
 
     def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
-        """Acknowledge what calls say, those that follow each other on one topic in one go.
+        """Acknowledge the deliveries of several calls.
 
-        Each delivery has its own result.
+        Consecutive calls for the same topic are processed together.
+
+        Each delivery has a separate result.
         """
         answers: list[Decided | TidewheelError] = []
         for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
@@ -111,7 +115,9 @@ class Consuming:
     def _acknowledging(
         self, call: Asked
     ) -> tuple[tuple[str, str] | TidewheelError, Sequence[AckMessageEntry]]:
-        """Return the group and topic (stored names) of a call, or why it is refused, and its entries."""
+        """Return the group and topic (stored names) of a call and its entries, or the error that refuses the
+        call.
+        """
         request, caller = call
         try:
             self._sessions.seen(caller)
@@ -122,7 +128,7 @@ class Consuming:
             return error, ()
 
     def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
-        """Lease a delivery anew; the old receipt handle is void."""
+        """Change the lease of a delivery. The old receipt handle becomes invalid."""
         self._sessions.seen(caller)
         handle, durable_at = self._live.decide(
             self._live.core.receiving.change_invisible,
@@ -138,7 +144,7 @@ class Consuming:
     def forward_message_to_dead_letter_queue(
         self, request: ForwardMessageToDeadLetterQueueRequest, caller: Caller
     ) -> Decided:
-        """Give a delivery up: into the group's dead letters."""
+        """Move a delivery to the group's dead-letter queue."""
         self._sessions.seen(caller)
         durable_at = self._live.decide(
             partial(self._live.core.receiving.forward_to_dead_letter, attempt=attempts_of(request, caller)),
@@ -174,9 +180,9 @@ class Consuming:
 def acknowledged_reply(
     entries: Sequence[AckMessageEntry], answers: Sequence[int | TidewheelError]
 ) -> Decided:
-    """Return the reply to acknowledgements, and when it may be told.
+    """Return the reply to acknowledgements, and the log offset that must be durable before it is sent.
 
-    Where all are well it is the bytes of the entries themselves, each with a status.
+    If all succeeded, the reply consists of the request's entries with a status added to each.
     """
     told = [answer for answer in answers if isinstance(answer, int)]
     durable_at = max(told, default=0)
@@ -196,14 +202,14 @@ def acknowledged_reply(
 
 
 def entry_reply(entry: AckMessageEntry) -> bytes:
-    """Return the bytes of a result that is well: the entry's own fields 1 and 2, then the status 3."""
-    entry.ClearField("lite_topic")  # which is field 3 there
+    """Return the bytes of a successful result: fields 1 and 2 of the entry, and the status as field 3."""
+    entry.ClearField("lite_topic")  # is field 3 of the request entry
     said = entry.SerializeToString()
     return b"\x12%b%b%b" % (varint(len(said) + len(ENTRY_OK)), said, ENTRY_OK)
 
 
 def remember(session: Session, answer: Lent) -> None:
-    """Remember a client's last answer of a group and topic, in case that it asks for it again."""
+    """Store the last answer for a group and topic, in case the client repeats the request."""
     session.lent.pop((answer.group, answer.topic), None)
     session.lent[answer.group, answer.topic] = answer
     if len(session.lent) > limits.LENT_PER_CLIENT_MAX:
@@ -211,28 +217,28 @@ def remember(session: Session, answer: Lent) -> None:
 
 
 def batch_size(request: ReceiveMessageRequest) -> int:
-    """Return how many messages the answer may hold; raise `ClientMistake` when it could hold none."""
+    """Return the maximum number of messages in the answer; raise `ClientMistake` if it is below 1."""
     if request.batch_size < 1:
         raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
     return min(request.batch_size, RECEIVE_BATCH_MAX)
 
 
 def lease_ms(request: ReceiveMessageRequest) -> int:
-    """Return how long the deliveries are to be invisible to others."""
+    """Return the lease duration of the deliveries."""
     if request.HasField("invisible_duration"):
         return span_ms(request.invisible_duration)
     return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS_DEFAULT
 
 
 def attempts_of(request: ForwardMessageToDeadLetterQueueRequest, caller: Caller) -> int:
-    """Return how often a consumer says that it has tried a message that it gives up."""
+    """Return the number of attempts of a message according to the consumer that gives it up."""
     return request.max_delivery_attempts if caller.language in COUNTS_APART else request.delivery_attempt
 
 
 def poll_seconds(request: ReceiveMessageRequest, session: Session, caller: Caller) -> float:
-    """Return how long to wait for a message, leaving time to answer within the call's deadline.
+    """Return the wait time for a message. It leaves time to answer within the deadline of the call.
 
-    Go's simple consumer says its wait in its settings only.
+    Go's simple consumer specifies the wait time only in its settings.
     """
     asked = request.HasField("long_polling_timeout")
     wanted = min(span_ms(request.long_polling_timeout) if asked else session.poll_ms, LONG_POLL_MS) / 1000

@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: where a topic lives, and what a consumer is to receive from."""
+"""QueryRoute and QueryAssignment: the broker of a topic, and the queues that a consumer receives from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACCEPTED = [kind.value for kind in MessageType if kind not in APART]
 
 
 class Routing:
-    """Answers where to send and where to receive."""
+    """Answers route and assignment queries."""
 
     def __init__(
         self, live: LiveBroker, sessions: Sessions, advertised: Advertised, producers: Producers
@@ -35,7 +35,10 @@ class Routing:
         self._producers = producers
 
     async def query_route(self, request: QueryRouteRequest, caller: Caller) -> QueryRouteResponse:
-        """Return every queue of a topic; a producer that asks can be asked how its transactions ended."""
+        """Return all queues of a topic.
+
+        A producer that sends this query becomes available for check-backs.
+        """
         topic = await self._live.call(self._live.core.topics.get_or_create, stored_name(request.topic))
         if self._sessions.seen(caller).asks_for(topic.name, request.topic.resource_namespace):
             self._producers.add(topic.name, caller.client_id, request.topic.resource_namespace)
@@ -48,9 +51,9 @@ class Routing:
     async def query_assignment(
         self, request: QueryAssignmentRequest, caller: Caller
     ) -> QueryAssignmentResponse:
-        """Return one assignment that stands for every queue of the broker: receive takes from all of them.
+        """Return one assignment that stands for all queues, because a receive takes messages from all queues.
 
-        The endpoints are those the client asks by, so that route and assignment agree in its eyes.
+        The endpoints are those of the request, so that route and assignment agree for the client.
         """
         topic = await self._live.call(self._live.core.topics.get_or_create, stored_name(request.topic))
         self._sessions.seen(caller)
@@ -83,5 +86,5 @@ class Routing:
 
 
 def accepted(message_type: MessageType) -> list[str]:
-    """Return the types a topic takes: clients refuse to send anything that is not listed."""
+    """Return the message types that a topic accepts. Clients refuse to send other types."""
     return ACCEPTED if message_type is MessageType.MIXED else [message_type.value]

@@ -1,4 +1,4 @@
-"""SendMessage, EndTransaction, RecallMessage: what producers do."""
+"""SendMessage, EndTransaction, RecallMessage: producer RPCs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from services.rpc.wire.statuses import OK, overall, refusal
 from tidewheel.errors import NotFound, TidewheelError, TransactionEnded
 
 ENTRY_OK = SendResultEntry(status=OK).SerializeToString()
-"""The status of a message that was stored, in its entry and (alike) in the reply."""
+"""The status of a stored message, which has the same bytes in an entry and in the reply."""
 ENTRY_TAG, TRANSACTION_ID_TAG, OFFSET_TAG, RECALL_HANDLE_TAG = b"\x12", b"\x1a", b"\x20", b"\x2a"
-"""Of `SendMessageResponse.entries`, and of the fields of `SendResultEntry`."""
+"""Tags of `SendMessageResponse.entries` and of the fields of `SendResultEntry`."""
 STORED_ID_TAG = ENTRY_OK + b"\x12"
-"""The status of a message that was stored, and the tag of its id."""
+"""The status of a stored message, and the tag of its id."""
 ENDED = EndTransactionResponse(status=OK).SerializeToString()
 
 Answer = SendReceipt | TidewheelError
@@ -46,13 +46,16 @@ RESOLUTIONS = {
 
 
 class Producing:
-    """Takes messages, the ends of transactions, and recalls."""
+    """Handles messages, ends of transactions, and recalls."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
 
     def send_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
-        """Store the messages of all calls; each has its own result. Without a core each call is refused."""
+        """Store the messages of several calls. Each call has a separate result.
+
+        Without a core, all calls are refused.
+        """
         return self._live.decide(self._send_each, calls)
 
     def _send_each(self, calls: Sequence[Asked], now_ms: int) -> list[Decided | TidewheelError]:
@@ -68,7 +71,7 @@ class Producing:
             else:
                 answers = [self._send(one, caller, sending, offset_ms, now_ms) for one in sent]
                 only = answers[0]
-                if len(answers) == 1 and isinstance(only, SendReceipt):  # nearly every call
+                if len(answers) == 1 and isinstance(only, SendReceipt):  # the most frequent case
                     told.append(Decided(only.durable_at, ENTRY_OK + stored_entry(only)))
                 else:
                     told.append(sent_reply(request, answers))
@@ -77,9 +80,9 @@ class Producing:
     def _send(
         self, sent: wire.Message, caller: Caller, sending: MessageSender, offset_ms: int, now_ms: int
     ) -> Answer:
-        """Store a message; return its receipt, or why it is refused.
+        """Store a message. Returns its receipt or the error that refuses it.
 
-        `offset_ms` is how far the broker's time is ahead of the caller's.
+        `offset_ms` is the difference between the broker's time and the caller's time.
         """
         try:
             message = with_absolute_times(from_wire(sent, caller), now_ms - offset_ms)
@@ -92,7 +95,10 @@ class Producing:
         return receipt
 
     def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> Decided:
-        """Commit or roll back; an unspecified resolution means that the producer does not know yet."""
+        """Commit or roll back.
+
+        An unspecified resolution means that the producer does not know the outcome yet.
+        """
         self._sessions.seen(caller)
         topic = stored_name(request.topic)
         resolution = RESOLUTIONS.get(request.resolution)
@@ -116,7 +122,10 @@ class Producing:
         return Decided(durable_at, ENDED, then=told)
 
     def recall_message(self, request: RecallMessageRequest, caller: Caller) -> Decided:
-        """Cancel a delayed message. Cancelling twice is fine; cancelling too late is refused, saying when."""
+        """Cancel a delayed message. A repeated recall succeeds.
+
+        A recall after the delivery is refused with the delivery time.
+        """
         self._sessions.seen(caller)
         live, topic = self._live, stored_name(request.topic)
         verdict = live.clock.outward(live.decide(live.core.timers.recall, topic, request.recall_handle))
@@ -126,7 +135,9 @@ class Producing:
 
 
 def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
-    """Return the reply to messages that were stored or refused, and when it may be told."""
+    """Return the reply for stored or refused messages, and the log offset that must be durable before it is
+    sent.
+    """
     parts, durable_at = [ENTRY_OK], 0
     for answer in answers:
         if not isinstance(answer, SendReceipt):
@@ -138,7 +149,7 @@ def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
 
 
 def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
-    """Return the reply to messages of which one was refused."""
+    """Return the reply for messages of which at least one was refused."""
     results = [
         stored_result(answer)
         if isinstance(answer, SendReceipt)
@@ -152,10 +163,10 @@ def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided
 
 
 def stored_entry(receipt: SendReceipt) -> bytes:
-    """Return the bytes of an entry of `SendMessageResponse` for a message that was stored.
+    """Return the bytes of an entry of `SendMessageResponse` for a stored message.
 
-    The same as protobuf makes of `stored_result`, at a third of its cost: status 1, message_id 2,
-    transaction_id 3, offset 4, recall_handle 5; no message is stored without an id.
+    The bytes equal the protobuf encoding of `stored_result`, at a third of the cost: status 1, message_id 2,
+    transaction_id 3, offset 4, recall_handle 5. Every stored message has an id.
     """
     if receipt.replaced_offset >= 0:
         return field(ENTRY_TAG, stored_result(receipt).SerializeToString())
@@ -170,7 +181,7 @@ def stored_entry(receipt: SendReceipt) -> bytes:
 
 
 def stored_result(receipt: SendReceipt) -> SendResultEntry:
-    """Return a receipt as the wire has it; its status says in words that a timer took another's place."""
+    """Return the protobuf message for a receipt. If a timer was replaced, the status message mentions it."""
     status = OK
     if receipt.replaced_offset >= 0:
         status = wire.Status(code=OK.code, message=f"OK, replaced timer {receipt.replaced_offset}")
@@ -184,9 +195,10 @@ def stored_result(receipt: SendReceipt) -> SendResultEntry:
 
 
 def refuse_if_not_cancelled(verdict: TimerVerdict) -> None:
-    """Raise what a verdict other than cancelled means to the one who asked.
+    """Raise the error for a verdict other than cancelled.
 
-    Not `MessageNotFound`: the official clients take its status for an empty receive, that is for success.
+    `MessageNotFound` is not used, because official clients treat its status as an empty receive, and thus as
+    success.
     """
     match verdict.verdict:
         case Verdict.TOO_LATE:

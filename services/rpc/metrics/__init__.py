@@ -1,1 +1,1 @@
-"""Metrics that clients export: where they send them, and what is taken of them."""
+"""Metrics exported by clients."""

@@ -1,9 +1,9 @@
-"""What clients export, in two protocols, as series of `services.live.client_metrics`.
+"""Conversion of exported client metrics from two protocols to the series of `services.live.client_metrics`.
 
-Java, Python and C# speak OpenTelemetry's (OTLP), Go and C++ an older one, OpenCensus'. Both say the same: a
-name, the attributes `topic`, `consumer_group`, `invocation_status`, `client_id`, and how often what was
-measured lay between which bounds. What is none of the metrics that official clients have, or cannot be meant
-so, is passed over.
+The clients for Java, Python and C# use OpenTelemetry (OTLP). The clients for Go and C++ use the older
+OpenCensus protocol. Both contain the same data: a name, the attributes `topic`, `consumer_group`,
+`invocation_status`, `client_id`, and the counts of a histogram with its bounds. Unknown metrics and invalid
+values are skipped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from services.rpc.generated.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from services.rpc.wire.messages import wall_ms
 
 NAME_CHARACTERS_MAX: Final = 255
-"""More than a topic or a group may have, with a namespace."""
+"""Longer than any topic or group with its namespace."""
 STATUSES: Final = ("", "success", "failure")
 
 
 class Exported(NamedTuple):
-    """One series as a client named it. `began_ms` is 0 if it does not say."""
+    """A time series as exported by a client. `began_ms` is 0 if it is not specified."""
 
     name: str
     client_id: str
@@ -35,7 +35,7 @@ class Exported(NamedTuple):
 
 
 def of_otlp(request: Any) -> Iterator[Exported | None]:
-    """Yield what an OTLP request says; None for what is passed over."""
+    """Yield the series of an OTLP request, and None for each skipped series."""
     scopes = (scope for part in request.resource_metrics for scope in part.scope_metrics)
     for metric in (metric for scope in scopes for metric in scope.metrics):
         name, kind = metric.name, metric.WhichOneof("data")
@@ -54,7 +54,7 @@ def of_otlp(request: Any) -> Iterator[Exported | None]:
 
 
 def of_opencensus(request: Any) -> Iterator[Exported | None]:
-    """Yield what a request to an OpenCensus agent says; None for what is passed over."""
+    """Yield the series of an OpenCensus request, and None for each skipped series."""
     for metric in request.metrics:
         name = metric.metric_descriptor.name
         labels = [label.key for label in metric.metric_descriptor.label_keys]
@@ -65,7 +65,7 @@ def of_opencensus(request: Any) -> Iterator[Exported | None]:
 
 
 def measured(name: str, points: Any) -> Value | None:
-    """Return the newest of an OpenCensus series' points."""
+    """Return the newest point of an OpenCensus series."""
     if not points:
         return None
     kind, newest = points[-1].WhichOneof("value"), points[-1]
@@ -79,14 +79,14 @@ def measured(name: str, points: Any) -> Value | None:
 
 
 def attributes(point: Any) -> dict[str, str]:
-    """Return the attributes of an OTLP data point that are text."""
+    """Return the text attributes of an OTLP data point."""
     return {one.key: one.value.string_value for one in point.attributes}
 
 
 def exported(
     name: str, named: Mapping[str, str], value: Value | None, began_ms: int = 0, *, is_new: bool = False
 ) -> Exported | None:
-    """One series; None if it cannot be meant so."""
+    """Return a series, or None if it is invalid."""
     client_id, topic, group, status = (
         named.get(key, "") for key in ("client_id", "topic", "consumer_group", "invocation_status")
     )

@@ -1,15 +1,17 @@
-"""Clients' own metrics: where they are told to send them, and what is taken of what they send.
+"""Client metrics: the address to which clients export them, and their validation.
 
     Settings reply: metric.on, metric.endpoints --> client, every 60 s --> Export (OTLP, or OpenCensus' agent)
 
 Rules:
-- They are sent to the address that the client dialled, always in one spelling: Python's client begins anew
-  with every other one, and its old exporter stays. `client_id` in what is sent says whose it is.
-- Taken is what is of a client that is there or has just left, of topics and groups that exist, and, behind
-  a guard, that its user has to do with; the reply says how many series were not.
-- Python's client exports in plaintext, and signed, even if all else of it goes by TLS: then it is not asked.
-- Behind a guard Go's client is not asked for any: it signs calls, but its export is a stream, which it does
-  not sign. Python's signs once, when it starts to export (`services.rpc.guard`).
+- Clients export to the address that they dialled, always in the same spelling. Python's client would start
+  another exporter for each new spelling and keep the old one. The attribute `client_id` identifies the
+  client.
+- A series is accepted if its client is connected or has just left, its topic and group exist, and, with
+  access control, its user has a right on them. The reply contains the number of rejected series.
+- Python's client exports in plaintext with a signature, even if it uses TLS otherwise. In this case its
+  metrics are disabled.
+- With access control, the metrics of Go's client are disabled, because its export is a stream, which it does
+  not sign. Python's client signs once, when it begins to export (`services.rpc.guard`).
 """
 
 from __future__ import annotations
@@ -39,24 +41,24 @@ OTLP: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS: Final = "opencensus.proto.agent.metrics.v1.MetricsService/Export"
 EXPORT_BYTES_MAX: Final = 512 * 1024
 EXPORT_SERIES_MAX: Final = 4_096
-"""What is beyond that is not looked at; a process of Go's sends what all its clients measured."""
+"""Further series are ignored. A Go process exports the metrics of all its clients together."""
 LEFT_MAX: Final = 256
-"""Clients that have left whose last export is waited for: they make it as they go."""
+"""Maximum number of departed clients whose last export is accepted. They send it while they terminate."""
 CANNOT_SIGN: Final = "GO"
 CANNOT_ENCRYPT: Final = "PYTHON"
 LEFT_OUT: Final = "Taken is what official clients measure, if client, topic and group are known here."
 
 MayName = Callable[[str, Key], bool]
-"""Whether a user has to do with the topic and the group of a series."""
+"""Returns whether a user has a right on the topic and the group of a series."""
 
 
 def allow_all(user: str, key: Key) -> bool:
-    """Let everybody say what it likes: what a broker does that asks nobody who it is."""
+    """Allow every user to export every series, for a broker without access control."""
     return True
 
 
 class Exports:
-    """Takes clients' metrics, and tells them where to send them."""
+    """Accepts client metrics, and tells clients where to export them."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Exports:
         sessions.forget_with(self._leaves)
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
-        """Return where a client that describes itself so is to send its metrics."""
+        """Return the metrics setting for a client."""
         is_unsigned = self._may_name is not allow_all and session.language == CANNOT_SIGN
         is_exposed = session.is_encrypted and session.language == CANNOT_ENCRYPT
         if is_unsigned or is_exposed:
@@ -80,7 +82,7 @@ class Exports:
         return Metric(on=True, endpoints=self._advertised.steady(described.access_point))
 
     def table(self) -> dict[str, Rpc]:
-        """Return the RPCs that take metrics."""
+        """Return the RPCs that accept metrics."""
         return {
             OTLP: Unary(
                 otlp.ExportMetricsServiceRequest,
@@ -98,7 +100,7 @@ class Exports:
         }
 
     async def export(self, request: Any, caller: Caller) -> Any:
-        """Take what an OTLP exporter sends."""
+        """Accept an OTLP export."""
         left_out = self._take(request, of_otlp, caller)
         reply = otlp.ExportMetricsServiceResponse()
         if left_out:
@@ -109,14 +111,14 @@ class Exports:
     async def export_to_agent(
         self, requests: AsyncIterator[Any], caller: Caller
     ) -> AsyncGenerator[Any, None]:
-        """Take what an OpenCensus exporter sends, for as long as it does; nothing is ever replied."""
+        """Accept an OpenCensus stream until it ends. No replies are sent."""
         async for request in requests:
             self._take(request, of_opencensus, caller)
         return
-        yield  # it is a stream of replies, if of none
+        yield  # makes this function a generator
 
     def _take(self, request: Any, read: Callable[[Any], Iterable[Exported | None]], caller: Caller) -> int:
-        """Take one request; return how many series of it were not taken."""
+        """Process one request. Returns the number of rejected series."""
         if request.ByteSize() > EXPORT_BYTES_MAX:
             raise ClientMistake(
                 f"Metrics of {request.ByteSize():,} B; at most {EXPORT_BYTES_MAX:,} are taken."
@@ -136,12 +138,12 @@ class Exports:
         return self._metrics.report(client_id, series, is_there=is_there)
 
     def _session(self, one: Exported, caller: Caller) -> Session | None:
-        """Return the client that is meant: one of the caller's own user."""
+        """Return the session of the exporting client, which must belong to the caller's user."""
         client_id = f"{caller.user}/{one.client_id}" if caller.user else one.client_id
         return self._sessions.find(client_id) or self._left.get(client_id)
 
     def _leaves(self, session: Session) -> None:
-        """Forget a client, but for what it may still have to tell."""
+        """Keep a departed client for its last export."""
         self._metrics.keep_departed(session.client_id)
         self._left.pop(session.client_id, None)
         self._left[session.client_id] = session
@@ -157,7 +159,7 @@ class Exports:
         return ReportedSeries(Key(one.name, topic, group, one.status), one.value, one.began_ms, one.is_new)
 
     def _exists(self, key: Key) -> bool:
-        """Return whether there is such a topic, and such a group that receives it."""
+        """Return whether the topic exists and is received by the group."""
         if key.group:
             return self._live.core.groups.is_subscribed(key.group, key.topic)
         try:

@@ -1,1 +1,1 @@
-"""The table of RPCs, and how the port takes calls in turns and answers them."""
+"""The table of RPCs, and the execution of calls in event loop iterations."""

@@ -1,4 +1,4 @@
-"""Which calls are taken in a turn of the loop: not more than it may take, and a large call in parts.
+"""Limits on the calls that are executed in one event loop iteration. A large call is divided into parts.
 
     calls of a turn --> Gathering --+-- up to CALLS_PER_TURN_MAX messages, and
                                     |   CALLS_PER_TURN_BYTES_MAX of them ----------> Turns.take
@@ -6,15 +6,15 @@
     a call of more --> Parts --> calls of a part each, in turns that follow each other
                          +--> one reply, when each part has its own
 
-The entries of a whole reply are those of its parts, in order. A part that is refused as a whole has none, so
-each of its messages gets one with the status of the part. A call whose parts are all refused so has the
-first reply. A call of more than ENTRIES_PER_REQUEST_MAX messages is taken, and refused, whole.
+The entries of the complete reply are those of its parts, in order. A part that is refused as a whole has no
+entries, so each of its messages gets an entry with the status of the part. If all parts are refused in this
+way, the first reply is used. A call with more than `ENTRIES_PER_REQUEST_MAX` messages is refused as a whole.
 
-Replies that are all OK are joined as bytes: protobuf reads two messages behind each other as one, with the
-entries of both.
+Replies that are all OK are concatenated, because protobuf parses two concatenated messages as one message
+with the entries of both.
 
-Cost: an addition for a call of one message. The bodies of a call of more bytes than a turn takes are read
-once more, for their lengths; replies of which one is not OK are parsed and written once more.
+Cost: one addition for a call with one message. The bodies of a call that exceeds the byte limit are read once
+more to determine their lengths. If a reply is not OK, the replies are parsed and encoded once more.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OK: Final = Code.Name(Code.OK)
 
 
 class Gathering:
-    """The calls that a transport has taken in this turn of the loop, for `turns` to take in one list.
+    """The calls that arrived in this event loop iteration, which `turns` executes together.
 
-    Those beyond `CALLS_PER_TURN_MAX` messages or `CALLS_PER_TURN_BYTES_MAX` wait for the next turn: what is
-    due, or durable, is seen to in between. A call of several messages counts as so many; one with more than a
-    turn may take is taken in parts (`Parts`), each in a turn of its own.
+    Calls beyond `CALLS_PER_TURN_MAX` messages or `CALLS_PER_TURN_BYTES_MAX` wait for the next iteration, so
+    that timers and durable answers are processed in between. A call with several messages counts as that many
+    messages. A call that exceeds the limits is executed in parts (`Parts`), one per iteration.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -46,7 +46,7 @@ class Gathering:
         self._is_scheduled = False
 
     def add(self, call: Call) -> None:
-        """Have a call taken with all others of this turn."""
+        """Add a call to the current iteration."""
         self._calls.append(call)
         self._schedule()
 
@@ -63,11 +63,11 @@ class Gathering:
             self._calls = Parts(calls[0]).calls + self._calls
             calls = [self._calls.pop(0)]
         self._turns.take(calls)
-        if self._calls:  # behind what the calls began: a part that waits for room waits before the next part
+        if self._calls:  # scheduled last, so that a part that waits for room does so before the next part
             self._schedule()
 
     def _count_of_turn(self) -> int:
-        """Return how many calls are taken in this turn: one at least."""
+        """Return the number of calls to execute in this iteration, at least 1."""
         entries = turn_bytes = 0
         for number, call in enumerate(self._calls):
             entries += messages_of(call)
@@ -78,7 +78,7 @@ class Gathering:
 
 
 class Parts:
-    """A call of several messages as `calls` of fewer, which together answer it."""
+    """A call divided into smaller calls, whose replies are combined."""
 
     def __init__(self, call: Call) -> None:
         self._call, self._entries = call, call.rpc.entries
@@ -88,7 +88,7 @@ class Parts:
             for messages, part_bytes in divided(call)
         ]
         self._replies: dict[int, tuple[bytes, str]] = {}
-        """By part its reply, and the name of the code of its status."""
+        """The reply of each part and the name of its status code."""
         self.calls = [
             Call(
                 call.name,
@@ -103,7 +103,7 @@ class Parts:
         ]
 
     def _told(self, number: int, reply: bytes, code: str) -> None:
-        """Take the reply to a part; answer the call with the last of them."""
+        """Store the reply to a part. After the last part, answer the call."""
         self._replies[number] = reply, code
         if len(self._replies) < len(self._parts):
             return
@@ -111,7 +111,7 @@ class Parts:
         if set(codes) == {OK}:
             self._call.answer(b"".join(replies))
             return
-        # In a turn of its own: 1,024 entries that are wrong take as long as a part of the call.
+        # In a separate iteration, because 1,024 refused entries take as long as a part of the call.
         asyncio.get_running_loop().call_soon(self._answer_whole, replies)
 
     def _answer_whole(self, replies: Sequence[bytes]) -> None:
@@ -120,7 +120,7 @@ class Parts:
         self._call.answer(whole.SerializeToString())
 
     def _whole(self, replies: Sequence[Any]) -> Any:
-        """Return the reply to the call, of those to its parts in order."""
+        """Return the combined reply of all parts."""
         if not any(reply.entries for reply in replies):
             return replies[0]
         assert self._entries is not None, "a call without messages has no parts"
@@ -132,22 +132,21 @@ class Parts:
 
 
 class Part:
-    """A request with a part of its messages; everything else is the request's own."""
+    """A request with some of the messages. All other fields are those of the original request."""
 
     def __init__(self, request: Any, name: str, messages: Sequence[Any], part_bytes: int) -> None:
         self._request, self.messages, self.part_bytes = request, messages, part_bytes
         setattr(self, name, messages)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the request."""
+        """Return a field of the original request."""
         return getattr(self._request, name)
 
 
 def divided(call: Call) -> Iterator[tuple[list[Any], int]]:
-    """Yield the messages of a call in parts that a turn may take, with the bytes of each part.
+    """Yield the messages of a call in parts within the limits, with the size of each part in bytes.
 
-    A message counts its share of what the call has beside bodies: a part of one message may have more than
-    a turn may take.
+    Bytes outside bodies are distributed over the messages. A part with a single message may exceed the limit.
     """
     assert call.rpc.entries is not None, "a call without messages has no parts"
     messages = [*getattr(call.request, call.rpc.entries.name)]
@@ -167,16 +166,16 @@ def divided(call: Call) -> Iterator[tuple[list[Any], int]]:
 
 
 def is_taken_in_parts(call: Call) -> bool:
-    """Return whether a call has several messages, and more than a turn may take."""
+    """Return whether a call has several messages and exceeds the limits."""
     is_large = call.request_bytes > CALLS_PER_TURN_BYTES_MAX
     return (2 if is_large else CALLS_PER_TURN_MAX + 1) <= messages_of(call) <= ENTRIES_PER_REQUEST_MAX
 
 
 def messages_of(call: Call) -> int:
-    """Return how many messages a call is about, 1 at least."""
+    """Return the number of messages of a call, at least 1."""
     entries = call.rpc.entries
     return 1 if entries is None else max(1, len(getattr(call.request, entries.name)))
 
 
 def _unobserved(*_: object) -> None:
-    """Count no call: the whole one is counted."""
+    """Ignore a part, because only the complete call is counted."""

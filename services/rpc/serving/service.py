@@ -1,8 +1,8 @@
-"""The service as a table: each RPC's name, its messages, its shape, and the handler that answers it.
+"""The service as a table with the name, message types, kind, and handler of each RPC.
 
-A handler takes (request, caller) and returns its reply, or yields replies; it raises `TidewheelError`s,
-which become the reply's status here. It knows nothing of the transport, so another front can serve the same
-table.
+A handler takes (request, caller) and returns a reply or yields replies. A `TidewheelError` that it raises is
+converted to the status of the reply. Handlers do not depend on the transport, so that another front end can
+serve the same table.
 """
 
 from __future__ import annotations
@@ -31,23 +31,30 @@ from services.rpc.wire.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 from tidewheel.errors import TidewheelError
 
 NAME = "apache.rocketmq.v2.MessagingService"
-"""The service of every RPC that is not named in full, `package.Service/Name`."""
+"""The service of RPCs without a full name `package.Service/Name`."""
 
 Observe = Callable[[str, str, float], None]
-"""Told of every answered call: the RPC's name, the name of the status' code, the seconds it took.
+"""Called for every answered call with the name of the RPC, the name of the status code, and the duration in
+seconds.
 
-Of streams it is told what they refuse; how long one lasts is its caller's choice.
+For streams, it is called only for refusals, because the duration of a stream depends on its caller.
 """
 
 ANSWERS = (Code.OK, Code.MESSAGE_NOT_FOUND)
-"""What a stream says that refuses nothing: a receive that found no message is none the less answered."""
+"""Status codes of a stream that are not refusals.
+
+A receive that found no message was answered successfully.
+"""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """An RPC of one request and one reply; without a status in it, `CallRefused` tells what went wrong."""
+    """An RPC with one request and one reply.
+
+    If the reply has no status, errors are raised as `CallRefused`.
+    """
 
     request: Any
     reply: Any
@@ -56,30 +63,33 @@ class Unary:
 
 
 def no_records(request: Any) -> int:
-    """Append little, whatever is asked."""
+    """Return 0, for RPCs that append little data."""
     return 0
 
 
 Decide = Callable[[Sequence[Asked]], Sequence[Decided | Exception]]
-"""Decides calls of one RPC, in order; a call gets what it would get alone, or the error that refuses it."""
+"""Executes calls of one RPC, in order.
+
+Each call gets the result that it would get alone, or the error that refuses it.
+"""
 
 
 class Entries(NamedTuple):
-    """A request's field of messages, of which it may have several, each answered by an entry of the reply."""
+    """The repeated field of a request that contains its messages. Each message has an entry in the reply."""
 
     name: str
     refused: Callable[[Any, Status], Any]
-    """Makes the entry of the reply that tells of a message why it was refused."""
+    """Creates the reply entry for a refused message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """An RPC of one request and one reply which is decided at once, and then waits for nothing but the disk.
+    """An RPC with one request and one reply that is executed immediately and then waits only for the disk.
 
-    `decide` is given all calls that came in a turn of the loop, one after the other. `appends` tells how many
-    bytes a request may append, if they are many (`services.live.room`); `entries`, where its messages are if
-    it may have several, each of which costs as much as a call of one; `takes_new`, whether what it appends
-    are new messages, which `decide` refuses while these are stopped.
+    `decide` receives all calls of an event loop iteration, in order. `appends` returns the number of bytes
+    that a request may append, if the number is large (`services.live.room`). `entries` is the repeated field
+    of messages, each of which costs as much as a separate call. `takes_new` is set if the RPC appends new
+    messages, which `decide` refuses while new messages are stopped.
     """
 
     request: Any
@@ -91,7 +101,7 @@ class Prompt:
 
 
 def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
-    """Decide calls that have nothing to share."""
+    """Return a `Decide` function that executes calls independently."""
 
     def decide(calls: Sequence[Asked]) -> list[Decided | Exception]:
         answers: list[Decided | Exception] = []
@@ -99,7 +109,8 @@ def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
             try:
                 answers.append(handler(request, caller))
             except Exception as error:
-                known = isinstance(error, TidewheelError)  # its traceback would hold `answers`: a circle
+                # its traceback would create a reference cycle with `answers`
+                known = isinstance(error, TidewheelError)
                 answers.append(error.with_traceback(None) if known else error)
         return answers
 
@@ -108,9 +119,9 @@ def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """An RPC that replies with a stream, to one request or (`both_ways`) to a stream of them.
+    """An RPC that replies with a stream to one request or, if `both_ways` is set, to a stream of requests.
 
-    A reply that refuses nothing may be in bytes.
+    A reply that is not a refusal may be encoded as bytes.
     """
 
     request: Any
@@ -187,7 +198,10 @@ def table(
 
 
 def body_bytes(request: wire.SendMessageRequest) -> int:
-    """Return how many bytes the messages of a request have; several as `services.live.room` counts them."""
+    """Return the total body size of a request.
+
+    If it has several messages, `services.live.room` counts a minimum per message.
+    """
     sent = request.messages
     if len(sent) == 1:
         return len(sent[0].body)
@@ -195,24 +209,24 @@ def body_bytes(request: wire.SendMessageRequest) -> int:
 
 
 def send_refused(sent: Any, status: Status) -> wire.SendResultEntry:
-    """Return the entry for a message that is not stored."""
+    """Return the entry for a message that was not stored."""
     return wire.SendResultEntry(status=status, message_id=sent.system_properties.message_id)
 
 
 def acknowledgement_refused(asked: wire.AckMessageEntry, status: Status) -> wire.AckMessageResultEntry:
-    """Return the entry for a delivery that is not acknowledged."""
+    """Return the entry for a delivery that was not acknowledged."""
     return wire.AckMessageResultEntry(
         status=status, message_id=asked.message_id, receipt_handle=asked.receipt_handle
     )
 
 
 def a_copy(request: Any) -> int:
-    """Return how many bytes a copy of a stored message may have."""
+    """Return the maximum size of a copy of a stored message."""
     return BODY_BYTES_MAX
 
 
 async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe: Observe) -> Any:
-    """Answer one request; whatever happens, the reply says so in its status, or raises `CallRefused`."""
+    """Answer one request. Errors are returned in the status of the reply, or raised as `CallRefused`."""
     started = time.monotonic()
     reply: Any = None
     refused: Status | None = None
@@ -237,7 +251,7 @@ async def reply_to(name: str, rpc: Unary, request: Any, caller: Caller, observe:
 async def stream_to(
     name: str, rpc: Streaming, request: Any, caller: Caller, observe: Observe
 ) -> AsyncGenerator[Any, None]:
-    """Answer with a stream; what goes wrong is its last element's status, or raises `CallRefused`."""
+    """Answer with a stream. An error is the status of the last element, or is raised as `CallRefused`."""
     started = time.monotonic()
     try:
         async with aclosing(rpc.handler(request, welcome(rpc, caller))) as replies:
@@ -273,20 +287,20 @@ class CallRefused(Exception):
 
 
 def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
-    """Let a caller in who says who it is; of other protocols than RocketMQ's, everybody."""
+    """Return the caller; raise `NoClientId` if a RocketMQ call has no client id."""
     if rpc.has_status and not caller.client_id:
         raise NoClientId
     return caller
 
 
 def is_authorized(reply: Any) -> bool:
-    """Return whether a reply is for somebody who has said who it is, or whom nobody asks."""
+    """Return whether a reply was not refused as unauthorized."""
     return bool(getattr(reply, "status", None) is None or reply.status.code != Code.UNAUTHORIZED)
 
 
 def status_of(error: TidewheelError | NoClientId | OSError) -> Status:
-    """Return the status that an error of a call means; the only files of a call are the store's."""
+    """Return the status for an error. An OSError can only come from the files of the store."""
     if isinstance(error, OSError):
-        # A time-out has no number, and is a bug here.
+        # A TimeoutError has no errno, and is a bug here.
         return refusal(make_read_error(error)) if error.errno else BUG
     return refusal(error) if isinstance(error, TidewheelError) else CLIENT_ID_REQUIRED

@@ -1,11 +1,11 @@
-"""The table of RPCs, served by `services.front`.
+"""Serves the table of RPCs through `services.front`.
 
     CallReceived --parse--> Prompt:    a call in this turn's list, told from there (`turns.py`)
                       Unary:     a task, one reply
                       Streaming: a task, each reply when the one before has passed flow control
 
-A caller is what the header fields say that are the same with each of its calls; they are read once for a
-connection. What is signed anew with each call, and how long it may take, is read where it is wanted.
+The caller consists of the header fields that are the same for all its calls. They are parsed once per
+connection. The signature and the deadline, which differ per call, are parsed when they are needed.
 """
 
 from __future__ import annotations
@@ -47,21 +47,24 @@ REFUSED = {
     Code.FORBIDDEN: Status.PERMISSION_DENIED,
     Code.INTERNAL_SERVER_ERROR: Status.INTERNAL,
 }
-"""What gRPC calls the refusals of a protocol whose replies have no status; others are INVALID_ARGUMENT."""
+"""gRPC status codes for refusals of protocols without a status in the reply.
+
+All other refusals are INVALID_ARGUMENT.
+"""
 UNAUTHORIZED = Code.Name(Code.UNAUTHORIZED)
 CALLERS_KEPT_MAX = 8
 
 
 OriginOf = Callable[[Mapping[str, str]], Origin | None]
-"""Returns where a call with these header fields came from, if a node of the cluster has forwarded it."""
+"""Returns the origin of a call that a cluster node has forwarded, from its header fields, or None."""
 
 
 def not_forwarded(fields: Mapping[str, str]) -> None:
-    """Take each call for its connection's own: for a broker that is no node."""
+    """Return None for all calls, for a broker that is not part of a cluster."""
 
 
 class Target(NamedTuple):
-    """An RPC of the table, by the name under which it is counted."""
+    """An RPC of the table, and the name used in its metrics."""
 
     name: str
     rpc: Rpc
@@ -84,11 +87,11 @@ class Serving:
             self._methods[path] = Method(Target(name, rpc), takes_stream, bytes_max)
 
     def method_of(self, path: str) -> Method | None:
-        """Return what a path means."""
+        """Return the method for a path."""
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call, now or later."""
+        """Answer a call, either immediately or later."""
         stream_id, method, head, message = call
         name, rpc = method.target
         try:
@@ -113,10 +116,10 @@ class Serving:
     async def answered(
         self, connection: Connection, path: str, head: Head, message: bytes, came_ms: int | None
     ) -> bytes:
-        """Return the answer to a call of one message; `came_ms` as in `Caller`. Raise `Refused`.
+        """Return the answer to a unary call. `came_ms` is described in `Caller`. Raises `Refused`.
 
-        For a node of a cluster, which asks in its clients' names. The path is of an RPC of the table that is
-        not decided at once.
+        Used by a cluster node that forwards calls of its clients. The path must be that of an RPC that is not
+        prompt.
         """
         name, rpc = self._methods[path].target
         caller = replace(self._caller_of(connection, head), came_ms=came_ms)
@@ -133,7 +136,7 @@ class Serving:
         messages: AsyncIterator[bytes],
         came_ms: int | None,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the answers to a stream of messages, likewise."""
+        """Yield the answers to a stream of messages. The rules of `answered` apply."""
         name, rpc = self._methods[path].target
         caller = replace(self._caller_of(connection, head), came_ms=came_ms)
         async with aclosing(stream_to(name, rpc, parsed(rpc, messages), caller, self._observe)) as replies:
@@ -142,7 +145,7 @@ class Serving:
                 yield reply.SerializeToString()
 
     def _caller_of(self, connection: Connection, head: Head) -> Caller:
-        """Return who calls, from the header fields and the connection; raise `Refused`."""
+        """Return the caller from the header fields and the connection; raise `Refused`."""
         kept = connection.callers.get(id(head.fields))
         if kept is not None and kept[0] is head.fields:
             caller: Caller = kept[1]
@@ -168,7 +171,7 @@ class Serving:
     ) -> None:
         try:
             caller = with_deadline(self._caller_of(connection, head), head)
-            del head  # it may be long, and so may the call
+            del head  # the header may be large, and the call may be long
             if caller.seconds_left == 0:
                 raise TimeoutError
             answer = self._unary if isinstance(rpc, Unary) else self._stream
@@ -210,7 +213,7 @@ async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerat
 
 
 def request_of(rpc: Rpc, message: bytes) -> Any:
-    """Return a request; raise `Refused` for one that is none, or has too many fields."""
+    """Parse a request; raise `Refused` if it is malformed or has too many fields."""
     if has_too_many_fields(message, rpc.request.DESCRIPTOR):
         raise Refused(Status.RESOURCE_EXHAUSTED, TOO_MANY)
     try:
@@ -220,7 +223,7 @@ def request_of(rpc: Rpc, message: bytes) -> Any:
 
 
 def constant_caller(connection: Connection, fields: Mapping[str, str], origin: Origin | None) -> Caller:
-    """Return who calls, as far as it is the same with each call."""
+    """Return the part of the caller that is the same for all its calls."""
     host, number = origin or (connection.host, connection.number)
     return Caller(
         client_id=fields.get("x-mq-client-id", ""),
@@ -235,6 +238,6 @@ def constant_caller(connection: Connection, fields: Mapping[str, str], origin: O
 
 
 def with_deadline(caller: Caller, head: Head) -> Caller:
-    """Return the caller with what is left of its call's time; raise `Refused`."""
+    """Return the caller with the remaining time of its call; raise `Refused`."""
     timeout = head.get("grpc-timeout")
     return replace(caller, seconds_left=parse_timeout(timeout)) if timeout else caller

@@ -1,18 +1,20 @@
-"""The calls of one turn of the loop: decided one after the other, answered together when they are durable.
+"""Execution of the calls of one event loop iteration.
+
+They are executed in order and answered when they are durable.
 
     a transport gathers the calls that came in a turn --list--> take --> each is decided in the core, in order
                                                                               |
     tell(reply in bytes) <-- all that a flush made durable <-- deque by offset +
 
-A prompt RPC (`services.rpc.serving.service.Prompt`) waits for nothing but the disk: so a call of one costs no
-task, coroutine or future.
+A prompt RPC (`services.rpc.serving.service.Prompt`) waits only for the disk, so its calls require no task,
+coroutine or future.
 
 Rules:
-- Calls are decided in the order in which they came. One that appends much while too much waits for the disk
-  waits for its turn in `services.live.room`, and those behind it that append nothing go on.
-- Whatever happens a call gets one reply, which says so in its status: a refusal that rests on records, when
-  these are durable; a disk that failed, as far as is known; a bug, too.
-- A call whose caller has gone is decided all the same; `tell` takes its reply and drops it.
+- Calls are executed in order of arrival. If too much data waits for the disk, a call that appends much data
+  waits in `services.live.room`. Later calls that append nothing are executed in the meantime.
+- Every call gets exactly one reply with a status. A refusal that depends on records is sent when these
+  records are durable. Disk failures and bugs are also reported in the status.
+- A call is executed even if its caller has disconnected. In this case, `tell` discards the reply.
 """
 
 from __future__ import annotations
@@ -38,14 +40,15 @@ from tidewheel.errors import TidewheelError
 log = structlog.get_logger()
 
 Tell = Callable[[bytes, str], None]
-"""Takes a reply in bytes, and the name of its status' code."""
+"""Receives an encoded reply and the name of its status code."""
 
 
 class Call:
-    """A call of a prompt RPC: its request and the bytes it came in, the caller, and what takes the reply.
+    """A call of a prompt RPC: its request with the encoded size, the caller, and the function that receives
+    the reply.
 
-    When it is decided, `code` is the name of its reply's status code, and `then` what is to be done when the
-    reply is told.
+    After execution, `code` is the name of the reply's status code, and `then` is a function that is called
+    when the reply is sent.
     """
 
     __slots__ = (
@@ -78,27 +81,27 @@ class Call:
         self.then: Callable[[], None] | None = None
 
     def answer(self, reply: bytes) -> None:
-        """Tell the reply."""
+        """Send the reply."""
         self.observe(self.name, self.code, monotonic() - self.started)
         if self.then is not None:
             self.then()
         self.tell(reply, self.code)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Tell that it is not known what became of the call."""
+        """Reply that the result of the call is unknown."""
         self.code, self.then = name_of(type(error)), None
         self.answer(refused(self.rpc, status_of(error)))
 
 
 class Turns:
-    """Decides calls over `live`."""
+    """Executes calls on a live broker."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
         self._waiting: set[asyncio.Task[None]] = set()
 
     def take(self, calls: Iterable[Call]) -> None:
-        """Decide the calls of a turn, in order; who does not say who it is learns that alone."""
+        """Execute the calls of an iteration, in order. A call without a client id is refused individually."""
         for rpc, run in groupby(calls, lambda call: call.rpc if call.caller.client_id else None):
             if rpc is None:
                 for call in run:
@@ -143,7 +146,7 @@ class Turns:
         return BUG
 
     async def _wait(self, call: Call, new_bytes: int) -> None:
-        """Decide a call when there is room for what it appends."""
+        """Execute a call when there is room for its data."""
         try:
             await self._live.room.wait(new_bytes, call.request_bytes)
         except DiskBehind as behind:
@@ -152,7 +155,9 @@ class Turns:
             self._decide(call.rpc, [call])
 
     def _decide_refusing(self, call: Call, behind: DiskBehind) -> None:
-        """Refuse a call for which there is no room, but not a send that was stored when it came before."""
+        """Refuse a call for which there is no room, except a repeated send whose message is already
+        stored.
+        """
         if call.rpc.takes_new:
             with self._live.refusing_new_messages(behind):
                 self._decide(call.rpc, [call])
@@ -160,12 +165,12 @@ class Turns:
             self._give(call, behind)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """Hold a task until it ends: a loop holds its tasks weakly."""
+        """Keep a reference to a task until it ends, because an event loop holds only weak references."""
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
 
 def refused(rpc: Prompt, status: Status) -> bytes:
-    """Return the reply that says no more than a status."""
+    """Return an encoded reply that contains only a status."""
     reply: bytes = rpc.reply(status=status).SerializeToString()
     return reply

@@ -1,1 +1,1 @@
-"""Requests and replies as bytes: messages, names, filters, addresses, statuses."""
+"""Encoding of requests and replies: messages, names, filters, addresses, statuses."""

@@ -1,4 +1,4 @@
-"""Who is calling, as far as a handler may know: what the metadata say, and nothing of the transport."""
+"""The caller of an RPC as seen by handlers, independent of the transport."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One call's sender. `seconds_left` is what remains of the call's deadline; None when it has none.
+    """The sender of a call.
 
-    `authorization` and `date` are what it signed, as it wrote it; `user` is who has been found to be behind
-    it, empty while nobody asks (`services.rpc.guard`). `is_encrypted` is known of streams both ways only.
-    `came_ms`: when the call came, where a node of a cluster says it again later; None: now. `connection` is
-    told apart from all others; 0 where it is not known. `host` and `connection` of a call that a node of a
-    cluster forwards are those at that node.
+    `seconds_left` is the remaining time until the call's deadline, or None if it has no deadline.
+
+    `authorization` and `date` are the signature headers. `user` is the authenticated user, or empty without
+    access control (`services.rpc.guard`). `is_encrypted` is known only for bidirectional streams. `came_ms`
+    is the arrival time of a call that a cluster node forwards later, or None for the current time.
+    `connection` is a unique identifier, or 0 if unknown. For a forwarded call, `host` and `connection` are
+    those at the forwarding node.
     """
 
     client_id: str
@@ -32,11 +34,11 @@ class Caller:
 
 
 class Origin(NamedTuple):
-    """Where a call came from that a node of a cluster forwards: the client's address, and its connection."""
+    """The origin of a call that a cluster node forwards: the client's address and its connection."""
 
     host: str
     connection: str
 
 
 Asked = tuple[Any, Caller]
-"""A request, and who asks."""
+"""A request and its caller."""

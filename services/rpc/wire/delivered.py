@@ -1,13 +1,14 @@
-"""Deliveries in the bytes of the wire, written straight from their records: no message is made between.
+"""Encoding of deliveries directly from their records, without an intermediate message object.
 
-Silent killers (reference/wire-protocol.md 4): a delivery without `body_encoding` makes the Python client
-throw its whole batch away; the digest must be MD5 in upper-case hex, because clients disagree on how to
-print CRC32; both cover the body as transported.
+Compatibility (reference/wire-protocol.md 4): without `body_encoding`, the Python client discards its whole
+batch. The digest must be MD5 in upper-case hex, because clients disagree on the format of CRC32. Both refer
+to the body as transported.
 
-`services.rpc.wire.messages.fill` tells the same of a `Message`, by protobuf; a test holds the two together.
-Fields do not ascend: what is the same in a whole answer comes last.
+`services.rpc.wire.messages.fill` produces the same fields from a `Message` with protobuf, and a test compares
+the two. Fields are not in ascending order, because the fields that are the same in the whole answer are last.
 
-Cost, 256-byte bodies: 5 us a delivery, a fifth of it MD5; it was 6 by protobuf, and 5 for its `Message`.
+Cost for 256-byte bodies: 5 us per delivery, of which a fifth is MD5. With protobuf it was 6 us, and 5 us for
+the `Message`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from tidewheel import property_names
 
 REMEMBERED: Final = 4_096
 PAIR_BYTES_MAX: Final = 127 - 4
-"""Of a name and its value which, each behind tag and length, have a length of one byte together."""
+"""Maximum size of a name and a value whose combined field, including tags and lengths, has a
+one-byte length.
+"""
 TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOPIC, KEYS, KEY_LENGTHS = (
     name.encode()
     for name in (
@@ -46,17 +49,18 @@ TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC, REAL_TOPIC, VERB_TOP
     )
 )
 PARTED: Final = b"\x02"
-"""Ends a stored property, so no key has it."""
+"""This byte terminates a stored property, so it cannot occur in a key."""
 NORMAL: Final = TYPES[MessageType.NORMAL]
 TYPING: Final = frozenset((TRANSACTIONAL, DUE_MS, MESSAGE_GROUP, PRIORITY, LITE_TOPIC))
-"""What makes a message of another type than NORMAL."""
+"""Properties that give a message another type than NORMAL."""
 SYSTEM: Final = b'%b"$\x08' + varint(wire.DigestType.MD5) + b"\x12 %b%b%b%b\x62%b%bp%b%b"
-"""Texts, digest 4, what has few values, birth 7 and 8, store time 9, handle 12, queue offset 14, what a whole
-answer shares."""
+"""Texts, digest 4, fields with few values, birth 7 and 8, store time 9, handle 12, queue offset 14, and the
+fields shared by the whole answer.
+"""
 
 
 class DeliveryView:
-    """How deliveries look in one answer, to a client of `namespace`."""
+    """Encodes the deliveries of one answer for a client of `namespace`."""
 
     def __init__(self, namespace: str, invisible_ms: int, store_host: str) -> None:
         self._namespace = namespace
@@ -64,16 +68,18 @@ class DeliveryView:
         self._shared = shared.SerializeToString()
 
     def reply(self, delivery: Delivery) -> bytes:
-        """Return the reply of a receive that holds a delivery."""
+        """Return the receive reply that contains a delivery."""
         head, body = self._head(delivery), delivery.record.body
         return b"\x12%b%b%b" % (varint(len(head) + len(body)), head, body)
 
     def message(self, delivery: Delivery) -> wire.Message:
-        """Return a delivery as its consumer reads it."""
+        """Return a delivery as a protobuf message."""
         return wire.Message.FromString(self._head(delivery) + delivery.record.body)
 
     def _head(self, delivery: Delivery) -> bytes:
-        """Return a message's bytes up to its body (4): topic (1), user's (2) and system properties (3)."""
+        """Return the encoded message up to its body (4): topic (1), user properties (2), and system
+        properties (3).
+        """
         record, attempt, receipt_handle, _ = delivery
         given, handle, body = properties.pairs(record.properties), receipt_handle.encode(), record.body
         if VERB_TOPIC in given:
@@ -109,7 +115,7 @@ class DeliveryView:
 
 
 def message_type(given: dict[bytes, bytes]) -> MessageType:
-    """Return the type that a record's properties give it, as `Message.message_type` does."""
+    """Return the message type according to a record's properties, as `Message.message_type` does."""
     if given.get(TRANSACTIONAL) == b"true":
         return MessageType.TRANSACTION
     if given.get(DUE_MS, b"").isdigit():
@@ -122,7 +128,7 @@ def message_type(given: dict[bytes, bytes]) -> MessageType:
 
 
 def pair_field(name: bytes, value: bytes) -> bytes:
-    """Return the bytes of one of the user's properties."""
+    """Return the encoding of a user property."""
     name_bytes, value_bytes = len(name), len(value)
     pair_bytes = name_bytes + value_bytes
     if pair_bytes <= PAIR_BYTES_MAX:
@@ -131,30 +137,30 @@ def pair_field(name: bytes, value: bytes) -> bytes:
 
 
 def exact_keys(given: dict[bytes, bytes]) -> bytes:
-    """Return keys of which some have a blank, each behind `PARTED`, for `key_fields`."""
+    """Return keys of which at least one contains a blank, each preceded by `PARTED`, for `key_fields`."""
     keys = properties.keys_in(given.get(KEYS, b"").decode(), given[KEY_LENGTHS].decode())
     return b"".join([PARTED + key.encode() for key in keys])
 
 
 def key_fields(keys: bytes) -> bytes:
-    """Return the bytes of a message's keys."""
+    """Return the encoding of a message's keys."""
     parted = keys.split(PARTED if PARTED in keys else b" ")
     return b"".join([field(b"\x12", key) for key in parted if key])
 
 
 def due_field(due_ms: bytes) -> bytes:
-    """Return the bytes of the time at which a message was due."""
+    """Return the encoding of the due time of a message."""
     return moment(b"\x5a", int(due_ms)) if due_ms.isdigit() else b""
 
 
 def priority_field(given: bytes) -> bytes:
-    """Return the bytes of a priority."""
+    """Return the encoding of a priority."""
     priority = properties.priority_of(given.decode())
     return b"" if priority is None else b"\xb0\x01" + varint(priority)
 
 
 def omit(hidden: bytes) -> bytes:
-    """Tell nothing of what is the broker's own."""
+    """Return no bytes for an internal property of the broker."""
     return b""
 
 
@@ -169,19 +175,19 @@ WRITERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
     LITE_TOPIC: partial(field, b"\xaa\x01"),
     PRIORITY: priority_field,
 }
-"""What becomes of a stored property that is not the user's."""
+"""Encoders for stored properties that are not user properties."""
 
 
 @lru_cache(limits.TOPICS_CACHED)
 def topic_field(stored: str | bytes, namespace: str) -> bytes:
-    """Return the bytes of a topic, as a client of `namespace` knows it."""
+    """Return the encoding of a topic with the name that a client of `namespace` uses."""
     topic = stored if isinstance(stored, str) else stored.decode()
     return field(b"\x0a", wire_name(topic, namespace).SerializeToString())
 
 
 @lru_cache(REMEMBERED)
 def few_fields(message_type: wire.MessageType, is_gzip: int, queue_id: int, attempt: int) -> bytes:
-    """Return the bytes of what has few values: encoding 5, type 6, queue 13, attempt 16."""
+    """Return the encoding of the fields with few values: encoding 5, type 6, queue 13, attempt 16."""
     encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
     few = wire.SystemProperties(body_encoding=encoding, message_type=message_type)
     few.queue_id, few.delivery_attempt = queue_id, attempt
@@ -190,11 +196,11 @@ def few_fields(message_type: wire.MessageType, is_gzip: int, queue_id: int, atte
 
 @lru_cache(REMEMBERED)
 def birth_fields(born_ms: int, host: str) -> bytes:
-    """Return the bytes that tell when and where a message was born."""
+    """Return the encoding of the time and host of a message's birth."""
     return moment(b"\x3a", born_ms) + text_field(b"\x42", host)
 
 
 @lru_cache(REMEMBERED)
 def moment(tag: bytes, wall_ms: int) -> bytes:
-    """Return the bytes of a time behind its tag."""
+    """Return the encoding of a time with its tag."""
     return field(tag, timestamp(wall_ms).SerializeToString())

@@ -1,20 +1,21 @@
-"""Which address a client is told to use, and in which of its spellings.
+"""The address that the broker advertises to a client, and its spelling.
 
-A client is told the address that it dialled itself: it is the one that surely reaches us, through whatever
-forwards ports in between. A fixed address (`advertise`) overrides it.
+A client gets the address that it dialled, because this address reaches the broker through any port forwarding
+in between. A fixed address (`advertise`) overrides it.
 
-Spellings, because some clients, Python's among them, open their Telemetry stream only when a route names an
-endpoint set that no other route of theirs names (reference/wire-protocol.md 4.7), and without that stream
-they cannot be asked how a transaction ended. A client that has lost its stream is therefore told another
-spelling at the next refresh of its routes (`services.rpc.clients.sessions`). All other clients are told the
-first spelling by every boot: an address that changes is a new broker to them, also while they shut down.
+Different spellings are needed because some clients, including Python's, open their Telemetry stream only when
+a route contains an endpoint set that no other route contains (reference/wire-protocol.md 4.7). Without this
+stream, they cannot receive transaction check-backs. A client that has lost its stream therefore gets another
+spelling at the next refresh of its routes (`services.rpc.clients.sessions`). All other clients always get the
+first spelling, because they treat a changed address as a new broker, even during their shutdown.
 
-A spelling is a number, made of the boot (in a cluster: the epoch) and the count of redials in that boot:
+A spelling is identified by a number, which is computed from the boot (in a cluster: the epoch) and the number
+of redials in that boot:
 
     number = BOOT * boot + redials % (BOOT - 1)        later boots never repeat a number of those before
 
-Two spellings alone would repeat: a client that misses a boot, since it asks for routes each 30 s only, was
-told by the next boot but one what it knew. Spellings of one number reach the same socket:
+With only two spellings, a client that misses a boot, because it requests routes only every 30 s, could get a
+spelling that it already has. Spellings of the same number lead to the same socket:
 
 | dialled       | gRPC's core (`DECODES_PERCENT`)   | others, by the number's parity                  |
 |---------------|-----------------------------------|-------------------------------------------------|
@@ -23,15 +24,16 @@ told by the next boot but one what it knew. Spellings of one number reach the sa
 | name          | some characters as %61            | as dialled, or the other case                   |
 | several       | all of them, some digits as %31   | all, the last one in another text if odd        |
 
-The bits of the number say which characters, the last one first: 2 to the number of characters are told apart,
-512 for 127.0.0.1. gRPC's core, which the Python client uses, decodes an address as any URI. A client that has
-a stream keeps the spelling for which it opened the stream (its settings name it), whichever boot answers.
+The bits of the number select the characters, beginning with the last one. The number of distinct spellings is
+2 to the number of characters, for example 512 for 127.0.0.1. The gRPC core library, which the Python client
+uses, decodes an address like any URI. A client with a stream keeps the spelling for which the stream was
+opened (it is contained in its settings), even after a restart.
 
-Each spelling of several addresses, as of the nodes of a cluster, names all of them: a client with the address
-of one node fails with that node. Of the other clients with a second spelling, Rust's takes one address, and
-.NET's uses the first.
+Each spelling of several addresses, such as the nodes of a cluster, contains all addresses, because a client
+with the address of only one node would fail with that node. Among the other clients that get a second
+spelling, Rust's client accepts one address, and .NET's uses the first.
 
-Weak spot: with two spellings a client that missed a boot may need one refresh more.
+Weak spot: with only two spellings, a client that missed a boot may need one more refresh.
 """
 
 from __future__ import annotations
@@ -44,14 +46,17 @@ from urllib.parse import unquote
 from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
 
 DECODES_PERCENT: Final = frozenset(("PYTHON",))
-"""Languages whose libraries take an address as part of a URI."""
+"""Languages whose libraries parse an address as part of a URI."""
 BOOT: Final = 17
-"""How far apart the numbers of two boots are: odd, so that boots differ in parity, too."""
+"""The distance between the numbers of two boots.
+
+It is odd, so that consecutive boots also differ in parity.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """What this broker tells clients about its address; `boot` counts the starts of its store."""
+    """The advertised address of this broker. `boot` is the number of starts of its store."""
 
     host: str
     port: int
@@ -68,8 +73,8 @@ class Advertised:
     ) -> Endpoints:
         """Return the endpoints for a client that dialled `dialled` and was made to redial `redials` times.
 
-        `redials` is None for a client that is never made to redial. `known` are the endpoints for which the
-        client has opened the stream that it has; they stay if they spell the same addresses.
+        `redials` is None for a client that never has to redial. `known` are the endpoints for which the
+        client has opened its current stream. They are returned if they contain the same addresses.
         """
         chosen = self._chosen(dialled)
         if known is not None and addressed(known) == addressed(chosen):
@@ -80,7 +85,7 @@ class Advertised:
         return spelling(chosen, second=number % 2 == 1)
 
     def steady(self, dialled: Endpoints) -> Endpoints:
-        """Return one address that is the same for a client whichever spelling it was given."""
+        """Return one address that is the same for all spellings of a client."""
         chosen = self._chosen(dialled).addresses[0]
         return spelling(
             Endpoints(addresses=[Address(host=unquote(chosen.host).lower(), port=chosen.port)]), second=False
@@ -93,17 +98,19 @@ class Advertised:
 
 
 def addressed(endpoints: Endpoints) -> list[tuple[str, int]]:
-    """Return the addresses of endpoints, the same for each of their spellings by percent."""
+    """Return the addresses of endpoints without percent encoding."""
     return [(unquote(one.host).lower(), one.port) for one in endpoints.addresses]
 
 
 def is_plain(host: str) -> bool:
-    """Return whether each character of a host may be written as %XX: IPv4 addresses and names in ASCII."""
+    """Return whether all characters of a host may be percent-encoded: IPv4 addresses and ASCII names."""
     return host.isascii() and not isinstance(parsed(host), IPv6Address)
 
 
 def spelled(endpoints: Endpoints, number: int) -> Endpoints:
-    """Return endpoints in a spelling by percent: a bit of `number` for each character, the last one first."""
+    """Return endpoints with percent-encoded characters: one bit of `number` per character, beginning with the
+    last.
+    """
     addresses: list[Address] = []
     for one in reversed(endpoints.addresses):
         host = "".join(
@@ -140,7 +147,7 @@ def spell_host(host: str, second: bool) -> tuple[AddressScheme, str]:
 
 
 def other_text(host: str) -> str:
-    """Return a host in another text than it was dialled in."""
+    """Return a host in a different spelling than it was dialled."""
     match parsed(host):
         case IPv4Address():
             return f"{host[:-1]}%{ord(host[-1]):x}"
@@ -151,12 +158,12 @@ def other_text(host: str) -> str:
 
 
 def scheme_of(host: str) -> AddressScheme:
-    """Return the scheme under which clients understand a host."""
+    """Return the address scheme with which clients understand a host."""
     return spell_host(host, second=False)[0]
 
 
 def parsed(host: str) -> IPv4Address | IPv6Address | None:
-    """Return a host as an address; None when it is a name."""
+    """Parse a host as an IP address. Returns None for a name."""
     try:
         return ip_address(host)
     except ValueError:

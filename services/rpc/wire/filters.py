@@ -1,4 +1,4 @@
-"""The filter of a receive, from the wire: tags unless the client says SQL."""
+"""The filter expression of a receive. The default type is tags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from services.rpc.generated import definition_pb2 as wire
 
 
 def wanted(expression: wire.FilterExpression) -> Filter:
-    """Return what a client wants to receive; raise `IllegalFilter`."""
+    """Parse the filter of a client; raise `IllegalFilter`."""
     if expression.type == wire.FilterType.SQL:
         return parse_sql(expression.expression)
     return parse_tags(expression.expression)

@@ -1,11 +1,14 @@
-"""Names on the wire and names in the store: a namespace is a prefix, `namespace%name`, as RocketMQ writes it.
+"""Conversion between names on the wire and stored names.
 
-The wire carries (namespace, name); the store knows one word. Without a namespace they are the same. A
-namespace holds no `%`: so a word's first one ends its namespace, no two names in namespaces are one word, and
-none is a topic of the broker's own such as `%DLQ%<group>`. No name in a namespace is no name.
+A namespace is a prefix, `namespace%name`, as in RocketMQ.
 
-A name may come before anybody looks whether there can be such a topic or group. It is cut to a length that
-is refused wherever one is looked at, so that what keeps names to be quick keeps no megabytes for a stranger.
+On the wire, a name is a pair (namespace, name); in the store, it is one string. Without a namespace, the two
+are equal. A namespace cannot contain `%`. The first `%` therefore ends the namespace, names in different
+namespaces are never equal, and no name equals an internal topic such as `%DLQ%<group>`. An empty name in a
+namespace remains empty.
+
+A name may be converted before its topic or group is validated. It is truncated to a length that is refused
+later, so that caches of names cannot grow by megabytes of untrusted input.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX
 
 
 def stored_name(resource: Resource) -> str:
-    """Return the word under which the store knows a topic or a group; raise `IllegalTopic`."""
+    """Return the stored name of a topic or a group; raise `IllegalTopic`."""
     namespace, name = resource.resource_namespace, resource.name
     if not namespace or not name:
         return name[:CHARACTERS_KEPT_MAX]
@@ -30,10 +33,10 @@ def stored_name(resource: Resource) -> str:
 
 
 def wire_name(stored: str, namespace: str) -> Resource:
-    """Return the resource that a client of `namespace` knows under this stored name."""
+    """Return the resource that a client of `namespace` uses for a stored name."""
     return Resource(resource_namespace=namespace, name=name_within(stored, namespace))
 
 
 def name_within(stored: str, namespace: str) -> str:
-    """Return the name that a client of `namespace` knows for a word of the store."""
+    """Return the name that a client of `namespace` uses for a stored name."""
     return stored.removeprefix(f"{namespace}{SEPARATOR}") if namespace else stored

@@ -1,4 +1,4 @@
-"""Replies that are decided at once, and written in bytes where one is written for every call.
+"""Replies of prompt RPCs. Frequent replies are encoded directly as bytes.
 
 (Protocol Buffers' encoding: a varint is base 128, lowest 7 bits first, the top bit set on all but the last.)
 """
@@ -13,9 +13,9 @@ from tidewheel.errors import ClientMistake
 
 
 class Decided(NamedTuple):
-    """What was decided of a call: the log offset that must be durable before its reply, in bytes, is told.
+    """The result of a call: the encoded reply, and the log offset that must be durable before it is sent.
 
-    `code` is the name of the reply's status code; `then` is done when the reply is told.
+    `code` is the name of the reply's status code. `then` is called when the reply is sent.
     """
 
     durable_at: int
@@ -25,7 +25,7 @@ class Decided(NamedTuple):
 
 
 def check_count(entries: Sized) -> None:
-    """Raise `ClientMistake` for no entry at all, and for so many that they would keep others waiting."""
+    """Raise `ClientMistake` if there are no entries, or so many that they would delay other calls."""
     if not entries:
         raise ClientMistake("It holds no entry.")
     if len(entries) > ENTRIES_PER_REQUEST_MAX:
@@ -33,18 +33,21 @@ def check_count(entries: Sized) -> None:
 
 
 def text_field(tag: bytes, text: str) -> bytes:
-    """Return the bytes of a field of text behind its tag (field number, wire type 2); none if it is empty."""
+    """Return the encoding of a text field with its tag (field number, wire type 2).
+
+    An empty text is omitted.
+    """
     return field(tag, text.encode()) if text else b""
 
 
 def field(tag: bytes, content: bytes) -> bytes:
-    """Return the bytes of a field behind its tag and its length."""
+    """Return the encoding of a field with its tag and length."""
     length = len(content)
     return tag + (_SMALL[length] if length < _SMALL_BELOW else varint(length)) + content
 
 
 def varint(number: int) -> bytes:
-    """Return the bytes of a number, 0 or more."""
+    """Return the varint encoding of a nonnegative number."""
     if number < _SMALL_BELOW:
         return _SMALL[number]
     return _varint(number)
@@ -58,4 +61,7 @@ def _varint(number: int) -> bytes:
 
 _SMALL_BELOW: Final = 4_096
 _SMALL: Final = [_varint(number) for number in range(_SMALL_BELOW)]
-"""Nearly all lengths and offsets of a delivery: 200 KB, which spare it 2 % of its time."""
+"""Covers nearly all lengths and offsets of a delivery.
+
+The table takes 200 KB and saves 2 % of the time per delivery.
+"""

@@ -1,13 +1,14 @@
-"""Bound the number of fields of a request before it is parsed.
+"""Limit on the number of fields of a request, which is checked before the request is parsed.
 
-protobuf parses a request in one call, which nothing interrupts: 32 MiB of empty entries take 1 s, and as long
-again where they are looked at. The bound of bytes does not help, since a request may hold bodies of MiB. So
-the fields of a large request are counted first, up to `FIELDS_PER_REQUEST_MAX`, by going from tag to tag:
-what stands in a body or a text is one field, whatever its length.
+protobuf parses a request in one call that cannot be interrupted: 32 MiB of empty entries take 1 s, and as
+long again when they are processed. The limit on the request size is not sufficient, because a request may
+contain large bodies. The fields of a large request are therefore counted first, up to
+`FIELDS_PER_REQUEST_MAX`, by reading its tags. A body or text counts as one field, regardless of its length.
 
 (Protocol Buffers' encoding: a tag is field number << 3 | wire type; wire type 2 has a length before it.)
 
-Cost: 0.2 us a field, of requests above `COUNTED_ABOVE_BYTES` only: smaller ones cannot have too many.
+Cost: 0.2 us per field, for requests above `COUNTED_ABOVE_BYTES` only, because smaller requests cannot have
+too many fields.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ from google.protobuf.descriptor_pb2 import DescriptorProto
 from commitlog.limits import FIELDS_PER_REQUEST_MAX
 
 COUNTED_ABOVE_BYTES: Final = 2 * FIELDS_PER_REQUEST_MAX
-"""A field has two bytes at least."""
+"""A field has at least two bytes."""
 TOO_MANY: Final = (
     f"The request has more than {FIELDS_PER_REQUEST_MAX} fields. "
     "Send fewer messages, entries or properties at once."
 )
 _DESCENDED_BYTES: Final = 32
-"""A smaller message within another is not looked into: it counts as what its bytes may hold."""
+"""Fields in smaller submessages are not counted individually. The count is estimated from the size."""
 _BYTES_PER_FIELD: Final = 4
 _PACKED_BYTES_PER_FIELD: Final = 32
 _VARINT, _FIXED64, _LENGTH, _FIXED32, _GROUPS = 0, 1, 2, 5, (3, 4)
 
 _Within = tuple[int, int, Any]
-"""A message within another: its first byte, the one behind its last, and its type."""
+"""A submessage: the offset of its first byte, the end offset, and its type."""
 
 
 def has_too_many_fields(message: bytes, descriptor: Any) -> bool:
-    """Return whether a request of a type has more fields than may be, up to where it cannot be parsed."""
+    """Return whether a request has too many fields, up to the point where it cannot be parsed."""
     if len(message) <= COUNTED_ABOVE_BYTES:
         return False
     return _left_of(message, descriptor) < 0
 
 
 def _left_of(message: bytes, descriptor: Any) -> int:
-    """Return how many more fields there could be; less than 0 for too many.
+    """Return the number of fields that are left of the limit. It is negative if the limit is exceeded.
 
-    A message that cannot be parsed is counted up to the field that breaks it, and the messages within what
-    comes before are counted, too: protobuf parses them before it meets that field.
+    A malformed message is counted up to the invalid field, including the submessages before it, because
+    protobuf parses them before it reaches that field.
     """
     left = FIELDS_PER_REQUEST_MAX
     todo: list[_Within] = [(0, len(message), descriptor)]
@@ -58,10 +59,10 @@ def _left_of(message: bytes, descriptor: Any) -> int:
 
 
 def _less(left: int, message: bytes, at: int, end: int, inner: dict[int, Any], todo: list[_Within]) -> int:
-    """Return what is left behind the fields of a message; add to `todo` the messages within it.
+    """Return the rest of the limit after the fields of a message, and append its submessages to `todo`.
 
-    A number of one byte, as most are, is read without a call. The count ends at a field that breaks off, or
-    has a wire type that is none.
+    One-byte varints, which are the most frequent, are decoded inline. The count ends at a truncated field or
+    an unknown wire type.
     """
     with suppress(IndexError):
         while at < end and left >= 0:
@@ -87,7 +88,7 @@ def _less(left: int, message: bytes, at: int, end: int, inner: dict[int, Any], t
                 _, at = _number(message, at)
             elif kind in (_FIXED64, _FIXED32):
                 at += 8 if kind == _FIXED64 else 4
-            elif kind in _GROUPS:  # none of our messages has one
+            elif kind in _GROUPS:  # no message type contains a group
                 cost = FIELDS_PER_REQUEST_MAX + 1
             else:
                 break
@@ -96,7 +97,7 @@ def _less(left: int, message: bytes, at: int, end: int, inner: dict[int, Any], t
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at a place, and the place behind it."""
+    """Return the varint at an offset, and the offset after it."""
     number = message[at]
     at += 1
     if number < 128:
@@ -113,10 +114,14 @@ def _number(message: bytes, at: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def _inner(descriptor: Any) -> dict[int, Any]:
-    """Return the types of the messages within a message, by field number; None for packed numbers."""
+    """Return the types of the submessages of a message, by field number.
+
+    The value is None for packed numbers.
+    """
     found: dict[int, Any] = {}
     described = DescriptorProto()
-    descriptor.CopyToProto(described)  # a field's own attribute has another name in each major version
+    # the attributes of a field descriptor differ between major versions of protobuf
+    descriptor.CopyToProto(described)
     repeated = {one.number for one in described.field if one.label == one.LABEL_REPEATED}
     for field in descriptor.fields:
         if field.message_type is not None:

@@ -1,10 +1,11 @@
-"""Errors as the protocol's statuses: what a handler answers carries one, and gRPC's own status is OK then.
+"""Conversion of errors to status codes of the protocol. If a handler replies, the gRPC status is OK.
 
-What never comes to a handler (too large a request, no such method) has only gRPC's (`front.grpc_wire`).
+Errors that occur before a handler is called (request too large, unknown method) have only a gRPC status
+(`front.grpc_wire`).
 
-The message is what the command line prints too: "TW-nnn what, where, what next". Behind it, in brackets,
-stand the status' name and RocketMQ's own words, for programs and tests that were written for its server and
-look for them: some of its client libraries show a status' number only.
+The status message is the same as in the command line: "TW-nnn message". It is followed in parentheses by the
+name of the status and RocketMQ's own message, for programs and tests that were written for RocketMQ's server.
+Some client libraries show only the number of a status.
 """
 
 from __future__ import annotations
@@ -87,25 +88,25 @@ CODES: Final[Mapping[type[TidewheelError], Code]] = {
     TooManyLiteTopics: Code.LITE_TOPIC_QUOTA_EXCEEDED,
     TooManyLiteSubscriptions: Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     ResultUnknown: Code.INTERNAL_SERVER_ERROR,
-    StoreUnwell: Code.INTERNAL_SERVER_ERROR,  # on TOO_MANY_REQUESTS Python's client gives up at once
+    StoreUnwell: Code.INTERNAL_SERVER_ERROR,  # Python's client gives up immediately on TOO_MANY_REQUESTS
     BrokerBroken: Code.INTERNAL_SERVER_ERROR,
     Unauthorized: Code.UNAUTHORIZED,
     IllegalTopic: Code.ILLEGAL_TOPIC,
     BodyEmpty: Code.MESSAGE_BODY_EMPTY,
     BodyTooLarge: Code.MESSAGE_BODY_TOO_LARGE,
 }
-"""The status of each error; one that is not here has that of the error it extends."""
+"""The status of each error. Other errors have the status of their base class."""
 
 ROCKETMQ_WORDS: Final[Mapping[type[TidewheelError], str]] = {
     BodyEmpty: "message body cannot be empty",
     IllegalFilter: "expression format is not correct",
     InvalidReceiptHandle: "receipt handle is expired",
 }
-"""What RocketMQ's own server says in the place of some errors, which clients may look for."""
+"""Messages of RocketMQ's server for some errors, which clients may search for."""
 
 
 def refusal(error: TidewheelError) -> Status:
-    """Return the status for an error of the tree."""
+    """Return the status for an error."""
     code, name = code_of(type(error)), name_of(type(error))
     rocketmq = error.rocketmq or ROCKETMQ_WORDS.get(type(error), "")
     words = f"{name}: {rocketmq}" if rocketmq else name
@@ -113,16 +114,16 @@ def refusal(error: TidewheelError) -> Status:
 
 
 def code_of(kind: type[TidewheelError]) -> Code:
-    """Return the status code of a kind of error."""
+    """Return the status code for an error class."""
     return next(CODES[one] for one in kind.__mro__ if one in CODES)
 
 
 def name_of(kind: type[TidewheelError]) -> str:
-    """Return the name of the status code of a kind of error, as rocketmq-apis has it."""
+    """Return the name of the status code for an error class, as in rocketmq-apis."""
     return Code.Name(code_of(kind))
 
 
 def overall(entries: Sequence[Status]) -> Status:
-    """Return the status of a whole answer: its entries' common one, or MULTIPLE_RESULTS."""
+    """Return the status of a whole answer: the common status of its entries, or MULTIPLE_RESULTS."""
     codes = {entry.code for entry in entries}
     return entries[0] if len(codes) == 1 else MIXED
