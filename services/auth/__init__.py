@@ -1,1 +1,4 @@
-"""Who may do what: signatures of callers, rights on topics and groups, sealed secrets. No I/O, no clock."""
+"""Access control: signatures of callers, rights on topics and groups, and encrypted secrets.
+
+This package uses no I/O and no clock.
+"""

@@ -1,8 +1,8 @@
-"""Whom the broker has sent away, and why: counted by reason, the last ones kept for people to look at.
+"""Refused callers and reasons: counts per reason, and the latest refusals for operators.
 
-`add` is called by whatever refuses: a connection, a call, a request over HTTP. Reasons are few and fixed, for
-they become labels of a metric; what the other side wrote belongs into `detail`, which is cut. Nobody can fill
-the memory with it.
+`add` is called for each refused connection, call, or HTTP request. There are only a few fixed reasons,
+because they are labels of a metric. Text from the caller belongs in `detail`, which is truncated. The memory
+usage is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHO_CHARACTERS_MAX: Final = 100
 
 
 class Refusal(NamedTuple):
-    """Somebody who was sent away: when (real time), why, who it said it was, and what it wanted."""
+    """A refused caller: time (real time), reason, host, claimed user, and request."""
 
     at_ms: int
     reason: str
@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
 
 class Refusals:
-    """The refusals since the start; `clock` is real time in milliseconds."""
+    """The refusals since the start. `clock` returns real time in milliseconds."""
 
     def __init__(self, clock: Callable[[], int], kept_max: int = REFUSALS_KEPT) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class Refusals:
         self.counts: Counter[str] = Counter()
 
     def add(self, reason: str, host: str, detail: str, who: str = "") -> None:
-        """Note one."""
+        """Record a refusal."""
         self.counts[reason] += 1
         one = Refusal(
             self._clock(),
@@ -48,12 +48,12 @@ class Refusals:
         self._kept.append(one)
 
     def latest(self, count_max: int = REFUSALS_KEPT, reason: str = "") -> list[Refusal]:
-        """Return the last ones, or the last ones for a reason, the newest first."""
+        """Return the latest refusals, optionally for one reason, newest first."""
         found = [one for one in reversed(self._kept) if reason in ("", one.reason)]
         return found[:count_max]
 
 
 def printable(text: str, characters_max: int) -> str:
-    """Return a text that a terminal can be shown, cut where it is long."""
+    """Return a truncated text without control characters."""
     cut = text[:characters_max]
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in cut)

@@ -1,9 +1,10 @@
-"""What users may do to topics and groups.
+"""Rights of users on topics and groups.
 
-A rule allows or denies a user one verb on the topics or groups of a pattern: a name, or a prefix with `*`.
-Of the rules that speak of a verb on a name the most specific decides: the name itself, then the longest
-prefix, at last `*`. What no rule speaks of is denied. A rule takes the place of one with its user, pattern
-and verb. A call about all names, or all with a prefix, is denied if it is for any of them.
+A rule allows or denies a user one verb on the topics or groups that match a pattern: a name, or a prefix
+followed by `*`. Of the rules for a verb that match a name, the most specific one applies: the exact name,
+then the longest prefix, then `*`. If no rule matches, access is denied. A new rule replaces the rule with the
+same user, pattern and verb. A call for all names, or for all names with a prefix, is denied if it is denied
+for any of them.
 
 | verb       | on topics                                        | on groups                       |
 |------------|--------------------------------------------------|---------------------------------|
@@ -13,13 +14,13 @@ and verb. A call about all names, or all with a prefix, is denied if it is for a
 | `view`     | queries of operators over HTTP                   | the same                        |
 | `admin`    | queries and changes of operators over HTTP       | the same                        |
 
-`admin` contains `view`. `view` is no right to a route of the protocol port.
+`admin` includes `view`. `view` gives no right to query a route on the gRPC port.
 
-Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
-namespace and rest, the rule is the same.
+Names are stored names, including the namespace (`namespace%name`), so that the split of a name into namespace
+and name does not matter.
 
-Cost of a question: one look-up for the name and one for each length of prefix that the user's rules have;
-about all names, a look at each rule of the user.
+Cost: one lookup for the name, and one for each prefix length in the user's rules. For a prefix, each rule of
+the user is examined.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _USER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
 
 
 class Verb(StrEnum):
-    """What may be done."""
+    """Operations that a rule can allow or deny."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -50,14 +51,14 @@ class Verb(StrEnum):
 
 
 class Kind(StrEnum):
-    """What it is done to."""
+    """The kind of resource."""
 
     TOPIC = "topic"
     GROUP = "group"
 
 
 class Effect(StrEnum):
-    """What a rule says."""
+    """The effect of a rule."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -67,9 +68,11 @@ VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE
 
 
 class Need(NamedTuple):
-    """The right of a call: a verb on a topic or group by its stored name; None: any verb but `view`.
+    """The right that a call requires: a verb on a topic or group (stored name).
 
-    A name with `*` at its end stands for all names that begin so.
+    None means any verb except `view`.
+
+    A name that ends with `*` stands for all names with this prefix.
     """
 
     verb: Verb | None
@@ -82,7 +85,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """One verb for one user on the topics or groups of a pattern."""
+    """A rule for one verb of one user on the topics or groups that match a pattern."""
 
     user: str
     kind: Kind
@@ -95,7 +98,7 @@ class Rule:
 
 
 def check_user_name(name: str) -> None:
-    """Raise `ClientMistake` unless a user may have this name, which is its access key."""
+    """Raise `ClientMistake` if a user cannot have this name, which is also the access key."""
     if not _USER.fullmatch(name):
         raise ClientMistake(
             f"{name[:100]!r} cannot be a user's name: give 1 to 64 letters, digits, '.', '_' or '-', "
@@ -104,7 +107,7 @@ def check_user_name(name: str) -> None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Raise `ClientMistake` for a pattern that can match nothing, or a verb that its kind does not have."""
+    """Raise `ClientMistake` for an invalid pattern, or a verb that does not apply to the kind."""
     if not _PATTERN.fullmatch(rule.pattern):
         raise ClientMistake(
             f"{rule.pattern[:200]!r} is no name and no prefix: give letters, digits, '_', '-', '%' and '|', "
@@ -116,7 +119,7 @@ def check_rule(rule: Rule) -> None:
 
 
 def lacking(user: str, missing: Sequence[Need]) -> str:
-    """Return the sentence for rights that a user does not have, with the command that gives them."""
+    """Return the error message for missing rights, with the command that grants them."""
     named = ", ".join(map(str, missing[:_NAMED_MAX]))
     more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
     verb = missing[0].verb
@@ -137,7 +140,7 @@ class Rights:
         self._lengths: dict[tuple[str, Kind], list[int]] = {}
 
     def __iter__(self) -> Iterator[Rule]:
-        """Return every rule, by user, kind, pattern and verb."""
+        """Return an iterator over all rules, sorted by user, kind, pattern and verb."""
         return iter(
             sorted(
                 Rule(user, kind, pattern, verb, effect)
@@ -148,17 +151,20 @@ class Rights:
         )
 
     def count(self, user: str) -> int:
-        """Return how many rules speak of a user."""
+        """Return the number of rules of a user."""
         return sum(len(effects) for kind in Kind for effects in self._rules.get((user, kind), {}).values())
 
     def set(self, rule: Rule) -> None:
-        """Keep a rule, in place of another about the same."""
+        """Add a rule, or replace the rule with the same user, pattern and verb."""
         patterns = self._rules.setdefault((rule.user, rule.kind), {})
         patterns.setdefault(rule.pattern, {})[rule.verb] = rule.effect
         self._measure(rule.user, rule.kind)
 
     def remove(self, rule: Rule) -> bool:
-        """Forget what is said of a user, pattern and verb, whatever it says; False if nothing is."""
+        """Remove the rule for a user, pattern and verb, regardless of its effect.
+
+        Returns False if there is none.
+        """
         patterns = self._rules.get((rule.user, rule.kind), {})
         effects = patterns.get(rule.pattern, {})
         is_known = effects.pop(rule.verb, None) is not None
@@ -168,13 +174,13 @@ class Rights:
         return is_known
 
     def forget(self, user: str) -> None:
-        """Forget every rule of a user."""
+        """Remove all rules of a user."""
         for kind in Kind:
             self._rules.pop((user, kind), None)
             self._lengths.pop((user, kind), None)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Return whether a user may."""
+        """Return whether a user has the required right."""
         if need.verb is None:
             verbs = VERBS[need.kind] - {Verb.VIEW}
             return any(self.allows(user, need._replace(verb=verb)) for verb in verbs)
@@ -194,7 +200,7 @@ class Rights:
         return any(effects.get(one) is Effect.ALLOW for effects in patterns for one in verbs)
 
     def _denies_within(self, user: str, need: Need) -> bool:
-        """Return whether a rule denies the verb on one of the names that a need with `*` stands for."""
+        """Return whether a rule denies the verb for any of the names that a need with `*` stands for."""
         prefix = need.name.removesuffix(WILD)
         return prefix != need.name and any(
             pattern.startswith(prefix) and effects.get(need.verb or Verb.ADMIN) is Effect.DENY
@@ -202,15 +208,15 @@ class Rights:
         )
 
     def _fitting(self, user: str, need: Need) -> Iterator[str]:
-        """Yield every pattern that a name can match, the most specific first."""
-        if not need.name.endswith(WILD):  # a name is never taken for a pattern
+        """Yield every pattern that matches a name, most specific first."""
+        if not need.name.endswith(WILD):  # a name must not be treated as a pattern
             yield need.name
         for length in self._lengths.get((user, need.kind), ()):
             if length <= len(need.name):
                 yield need.name[:length] + WILD
 
     def _measure(self, user: str, kind: Kind) -> None:
-        """Keep the lengths of a user's prefixes, the longest first."""
+        """Update the lengths of a user's prefixes, longest first."""
         patterns = self._rules.get((user, kind), {})
         lengths = {len(pattern) - 1 for pattern in patterns if pattern.endswith(WILD)}
         self._lengths[user, kind] = sorted(lengths, reverse=True)

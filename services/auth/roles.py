@@ -1,4 +1,4 @@
-"""Roles: named sets of rules, for people who look at a broker and operate it.
+"""Roles: named sets of rules for people who observe and operate a broker.
 
 | role       | on all topics and groups | on the named topics | on the named groups |
 |------------|--------------------------|---------------------|---------------------|
@@ -6,9 +6,9 @@
 | `operator` | `view`                   | `send`, `admin`     | `admin`             |
 | `admin`    | `send`, `admin`          |                     |                     |
 
-A role is nothing but its rules: they can be changed one by one afterwards. `admin` on all topics and groups
-makes an administrator, so an operator is given names or prefixes; schedules and tasks, which are about all
-topics, are for administrators.
+A role only creates its rules, which can be changed individually afterwards. `admin` on all topics and groups
+makes an administrator, so an operator gets names or prefixes. Schedules and tasks, which concern all topics,
+are reserved for administrators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 def rules_of(role: Role, user: str, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> list[Rule]:
-    """Return the rules of a role; raise `ClientMistake` for names that it does not take, or lacks."""
+    """Return the rules of a role; raise `ClientMistake` for unexpected or missing names."""
     if role is not Role.OPERATOR and (topics or groups):
         raise ClientMistake(
             f"A {role} has its rights on all topics and groups: leave out --topic and --group."

@@ -1,20 +1,21 @@
-"""What official clients sign a call with, and what is wrong with it.
+"""Signatures of official clients, and their verification.
 
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
     x-mq-date-time: 20261122T060000Z; of the Rust client 2026-11-22T07:00:00.123456789+01:00
 
-The signature is HMAC-SHA1 of the date with the secret: nothing else of the call is signed, there is no
-nonce, and all calls of one second carry the same. So the date is all that there is to tell a replay by, and
-it must be the time, give or take `WINDOW_MS`, in **some** zone: the Python client writes local time with a Z.
-A zone is a whole number of quarter hours within 14 hours. A date behind that is REPLAYED, one ahead SKEWED.
-A date that names its offset (the Rust client's) is held to it.
+The signature is the HMAC-SHA1 of the date with the secret. No other part of the call is signed, there is no
+nonce, and all calls within one second have the same signature. A replay can therefore be detected only by the
+date. The date must be the current time, within `WINDOW_MS`, in **some** time zone, because the Python client
+writes local time with a Z. A zone offset is a multiple of a quarter of an hour, up to 14 hours. A date in the
+past is REPLAYED, and a date in the future is SKEWED. If a date includes an offset (as from the Rust client),
+the offset must be correct.
 
-What this does not hold off: a header that was overheard passes within its window, and again around every
-quarter of an hour until it is 14 hours behind UTC. To remember used signatures would not help: a Java client
-(UTC) writes hours later just what a Python client of its user wrote in local time, and so does a Python
-client when the clocks are set back. Who can listen in must be kept out by TLS.
+Limits: a recorded header is valid within its window, and again around each quarter of an hour until it is 14
+hours behind UTC. A list of used signatures would not help: hours later, a Java client (UTC) may write the
+same date that a Python client of the same user wrote in local time. The same occurs with a Python client when
+clocks are set back. TLS is required to protect against recording.
 
-Cost: one HMAC of 16 bytes, and two regular expressions for the first of a client's calls in a second.
+Cost: one HMAC of 16 bytes, and two regular expressions for the first call of a client within a second.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _DATE_WITH_OFFSET: Final = re.compile(
 
 
 class Reason(StrEnum):
-    """Why a caller is not who it says, or says nothing."""
+    """The reason why a caller could not be authenticated."""
 
     UNSIGNED = "unsigned"
     MALFORMED = "malformed"
@@ -64,7 +65,10 @@ class Refused(Exception):
 
 
 class Signed(NamedTuple):
-    """What a caller says of itself: its access key, the date as it wrote it, and the proof; see `read`."""
+    """The parsed headers of a call: access key, date as written, and signature.
+
+    `read` describes the other fields.
+    """
 
     access_key: str
     date: str
@@ -75,34 +79,36 @@ class Signed(NamedTuple):
 
 @lru_cache(maxsize=PARSED_MAX)
 def parse(authorization: str, date: str) -> Signed:
-    """Return the two headers of a call; raise `Refused`."""
-    authorization = authorization.strip(" \t")  # blanks around a field's value are none of it (RFC 9110, 5.5)
+    """Parse the two headers of a call; raise `Refused`."""
+    # blanks around a field value are not part of it (RFC 9110, 5.5)
+    authorization = authorization.strip(" \t")
     if not authorization:
         raise Refused(Reason.UNSIGNED)
     found, moment = _HEADER.fullmatch(authorization[: HEADER_CHARACTERS_MAX + 1]), read(date)
     if found is None or moment is None or len(authorization) > HEADER_CHARACTERS_MAX:
         raise Refused(Reason.MALFORMED)
     access_key, signature = found.groups()
-    if not access_key:  # clients without credentials sign too
+    if not access_key:  # clients without credentials also sign
         raise Refused(Reason.UNSIGNED)
     return Signed(access_key, date, signature, *moment)
 
 
 def sign(secret: bytes, date: str) -> str:
-    """Return what a client writes under a date, in lower-case hex."""
+    """Return the signature of a date in lower-case hex."""
     return hmac.digest(secret, date.encode(), "sha1").hex()
 
 
 def headers(access_key: str, secret: bytes, date: str) -> tuple[tuple[str, str], ...]:
-    """Return what a client sends with a call."""
+    """Return the headers that authenticate a call."""
     proof = f"Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={sign(secret, date)}"
     return ("x-mq-date-time", date), ("authorization", f"MQv2-HMAC-SHA1 {proof}")
 
 
 def check(signed: Signed, secret: bytes | None, now_ms: int | None) -> None:
-    """Raise `Refused` unless the key is known (`secret` is not None), signed rightly, and at this time.
+    """Raise `Refused` unless the key is known (`secret` is not None), the signature is correct, and the date
+    is current.
 
-    Without `now_ms`: at any time.
+    If `now_ms` is None, the date is not checked.
     """
     if secret is None:
         raise Refused(Reason.UNKNOWN_KEY, signed.access_key)
@@ -114,11 +120,11 @@ def check(signed: Signed, secret: bytes | None, now_ms: int | None) -> None:
 
 
 def read(date: str) -> tuple[int, int] | None:
-    """Return a date as milliseconds since 1970, and how far from it the zone may be that it means.
+    """Return a date in milliseconds since 1970, and the maximum offset of its time zone.
 
-    None for no date.
+    Returns None for an invalid date.
 
-    What names no offset is taken for UTC.
+    A date without an offset is interpreted as UTC.
     """
     if found := _DATE.fullmatch(date):
         return _ms(found), ZONE_MS_MAX
@@ -130,9 +136,9 @@ def read(date: str) -> tuple[int, int] | None:
 
 
 def untimely(date_ms: int, zone_ms_max: int, now_ms: int) -> Reason | None:
-    """Return what is wrong with a date.
+    """Return the reason why a date is not current.
 
-    None if it is now in a zone that it may mean, give or take the window.
+    Returns None if the date is current in one of its possible time zones, within the window.
     """
     ahead_ms = date_ms - now_ms
     nearest_ms = (ahead_ms + ZONE_STEP_MS // 2) // ZONE_STEP_MS * ZONE_STEP_MS

@@ -1,8 +1,8 @@
-"""Secrets as the log may hold them: AES-256-GCM under a key that lies outside the store.
+"""Encryption of secrets in the log: AES-256-GCM with a key that is not part of the log.
 
-Sealed text is base64 of a nonce of 12 bytes and what AES-GCM makes of the secret. It opens only for the name
-that it was sealed for, so that no record can give one user another's secret. The nonce is the caller's, from
-the system's randomness: the same key must never see one twice.
+An encrypted text is the base64 encoding of a 12-byte nonce and the AES-GCM output. It can be decrypted only
+for the name for which it was encrypted, so that a record cannot give one user the secret of another. The
+caller provides a random nonce, which must never be used twice with the same key.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NONCE_BYTES: Final = 12
 
 
 def id_of(key: bytes) -> str:
-    """Return what names a key to those who have it, and tells others nothing of it; "" of no key."""
+    """Return a non-secret identifier of a key, or an empty string for an empty key."""
     return blake2b(key, digest_size=8, person=b"tidewheel key id").hexdigest() if key else ""
 
 
 def seal(key: bytes, name: str, secret: bytes, nonce: bytes) -> str:
-    """Return a user's secret, so that only the key opens it."""
+    """Return the encrypted secret of a user."""
     return b64encode(nonce + AESGCM(key).encrypt(nonce, secret, name.encode())).decode()
 
 
 def unseal(key: bytes, name: str, sealed: str) -> bytes | None:
-    """Return the secret; None when it was sealed with another key, for another name, or is damaged."""
+    """Return the decrypted secret, or None if the key or the name differs, or the text is damaged."""
     try:
         whole = b64decode(sealed, validate=True)
         return AESGCM(key).decrypt(whole[:NONCE_BYTES], whole[NONCE_BYTES:], name.encode())

@@ -1,7 +1,7 @@
-"""Why a client cannot work with a broker: asked step by step from where the client runs.
+"""Step-by-step diagnosis of a client's connection to a broker, run on the client's machine.
 
     name  port  plaintext  TLS  certificate  (`connection`)    route  endpoints  topic  (`route`, `call`)
 
-Each step is a `Finding` with what was seen and, where it is wrong, what to do; a step that makes the next one
-pointless ends the examination.
+Each step produces a `Finding` with an observation and, if there is a problem, advice. The examination ends
+when a problem makes the next step impossible.
 """

@@ -1,12 +1,12 @@
-"""One call of gRPC on a connection of its own, without gRPC's library.
+"""A single gRPC call on a separate connection, without the gRPC library.
 
     preface, SETTINGS, HEADERS, DATA --> the server --> HEADERS, DATA ..., HEADERS with grpc-status
 
 (RFC 9113; PROTOCOL-HTTP2.md of grpc/grpc.)
 
 Rules
-1. A request fits in one frame, a reply in the window that a connection begins with: nobody waits for room.
-2. It has SECONDS in all, whatever comes meanwhile.
+1. A request fits into one frame, and a reply fits into the initial window, so flow control is not needed.
+2. The call is limited to `SECONDS` in total.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CallFailed(Exception):
 
 
 class Frame(NamedTuple):
-    """A frame: its type, flags, stream and payload."""
+    """An HTTP/2 frame: type, flags, stream and payload."""
 
     kind: int
     flags: int
@@ -62,7 +62,7 @@ class Frame(NamedTuple):
 
 
 def call(connected: socket.socket, authority: str, path: str, message: bytes, fields: Fields) -> bytes:
-    """Return the reply to a message; raise `CallFailed`."""
+    """Send a message and return the reply; raise `CallFailed`."""
     until = time.monotonic() + SECONDS
     try:
         connected.settimeout(SECONDS)
@@ -77,7 +77,7 @@ def call(connected: socket.socket, authority: str, path: str, message: bytes, fi
 
 
 def request(authority: str, path: str, message: bytes, fields: Fields) -> bytes:
-    """Return all that is said for a call."""
+    """Return all bytes of a request."""
     head = (
         *((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", authority)),
         *(("te", "trailers"), ("content-type", "application/grpc"), *fields),
@@ -93,7 +93,7 @@ def request(authority: str, path: str, message: bytes, fields: Fields) -> bytes:
 
 
 def _reply(connected: socket.socket, until: float) -> bytes:
-    """Read frames up to the end of the stream."""
+    """Read frames until the end of the stream."""
     decoder, told, block, data = Decoder(), dict[str, str](), b"", b""
     for one in _frames(connected, until):
         if one.kind == Type.SETTINGS and not one.flags & ACK:
@@ -122,7 +122,7 @@ def _reply(connected: socket.socket, until: float) -> bytes:
 
 
 def _frames(connected: socket.socket, until: float) -> Iterator[Frame]:
-    """Yield frames until the connection is closed, or the time is over (TimeoutError)."""
+    """Yield frames until the connection is closed. Raises TimeoutError at the time limit."""
     held, taken = b"", 0
     while True:
         while len(held) >= HEAD_BYTES:
@@ -147,12 +147,12 @@ def _frames(connected: socket.socket, until: float) -> Iterator[Frame]:
 
 
 def _last_stream(goaway: bytes) -> int:
-    """Return the last stream that is served all the same."""
+    """Return the last stream that the server processes."""
     return int.from_bytes(goaway[:4], "big") & STREAM_MASK
 
 
 def _content(one: Frame) -> bytes:
-    """Return what HEADERS, CONTINUATION or DATA hold, without padding and priority."""
+    """Return the content of a HEADERS, CONTINUATION or DATA frame, without padding and priority."""
     payload = one.payload
     if one.kind != Type.CONTINUATION and one.flags & PADDED:
         padding = payload[0] if payload else 0
@@ -163,7 +163,7 @@ def _content(one: Frame) -> bytes:
 
 
 def _message(told: dict[str, str], data: bytes) -> bytes:
-    """Return the one message of a reply that is complete."""
+    """Return the single message of a complete reply."""
     if told.get(":status") != "200":
         raise CallFailed("UNKNOWN", f"the status of HTTP is {told.get(':status', 'missing')}")
     status = told.get("grpc-status", "missing")

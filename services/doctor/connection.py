@@ -1,4 +1,4 @@
-"""From a name to a protocol: does it resolve, does somebody listen, and what do they speak?"""
+"""Steps from the host name to the protocol: name resolution, port, plaintext, and TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.settings.config import Address
 
 SECONDS: Final = 5.0
 PREFACE_AND_SETTINGS: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What an HTTP/2 client says first: the preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+"""The first bytes of an HTTP/2 client: the preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
 PING: Final = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + bytes(8)
 SETTINGS, PING_TYPE, WINDOW_UPDATE = 4, 6, 8
 _FRAME_HEAD_BYTES: Final = 9
@@ -24,7 +24,10 @@ _TYPE_AT: Final = 3
 
 
 def answers_pings(stream: BinaryIO, head: bytes) -> bool:
-    """Return whether HTTP/2 is served; a broker that takes TLS only greets as well, to say so to a call."""
+    """Return whether HTTP/2 is served.
+
+    A TLS-only broker also sends SETTINGS in plaintext, to report an error to a call.
+    """
     while len(head) == _FRAME_HEAD_BYTES and head[_TYPE_AT] in (SETTINGS, PING_TYPE, WINDOW_UPDATE):
         if head[_TYPE_AT] == PING_TYPE:
             return True
@@ -35,7 +38,7 @@ def answers_pings(stream: BinaryIO, head: bytes) -> bool:
 
 @dataclass(slots=True)
 class Connection:
-    """Where to connect, whom to trust, and what was learned: `speaks` has "plaintext", "TLS", or both."""
+    """The address, the trusted authority, and the results: `speaks` contains "plaintext", "TLS", or both."""
 
     address: Address
     authority: Path | None = None
@@ -43,7 +46,7 @@ class Connection:
     chain: bytes = b""
 
     def examined(self) -> Iterator[Finding]:
-        """Go from the name to the certificate."""
+        """Run the steps from the name to the certificate."""
         name = self.name()
         yield name
         if name.verdict is Verdict.WRONG:
@@ -54,7 +57,7 @@ class Connection:
             yield from self.protocols()
 
     def name(self) -> Finding:
-        """Return what the host's name means here."""
+        """Resolve the host name."""
         host = self.address.host
         try:
             found = socket.getaddrinfo(host, self.address.port, type=socket.SOCK_STREAM)
@@ -69,7 +72,7 @@ class Connection:
         return fine("name", seen)
 
     def port(self) -> Finding:
-        """Return whether anybody listens."""
+        """Check whether the port accepts connections."""
         try:
             self._dial().close()
         except ConnectionRefusedError:
@@ -85,14 +88,14 @@ class Connection:
         return fine("port", f"{self.address} answers")
 
     def protocols(self) -> Iterator[Finding]:
-        """Yield what is spoken there, without TLS and with it."""
+        """Check the protocols without and with TLS."""
         plaintext = self.plaintext()
         yield plaintext
         if plaintext.verdict is not Verdict.WRONG:
             yield from self.tls()
 
     def plaintext(self) -> Finding:
-        """Return whether HTTP/2 is spoken without TLS."""
+        """Check whether HTTP/2 is served without TLS."""
         try:
             with self._dial() as connection, connection.makefile("rb") as stream:
                 connection.sendall(PREFACE_AND_SETTINGS + PING)
@@ -112,7 +115,7 @@ class Connection:
         return warning("plaintext", "no HTTP/2 without TLS", "Clients must switch TLS on.")
 
     def tls(self) -> Iterator[Finding]:
-        """Return whether it is spoken within TLS, and whom the certificate convinces."""
+        """Check whether HTTP/2 is served with TLS, and whether the certificate is trusted."""
         try:
             with self._dial() as plain, self._sealed(plain) as sealed:
                 agreed, self.chain = sealed.selected_alpn_protocol(), sealed.getpeercert(True) or b""
@@ -129,7 +132,7 @@ class Connection:
         yield self.certificate()
 
     def certificate(self) -> Finding:
-        """Return whether the certificate is in force and trusted from here."""
+        """Check whether the certificate is valid and trusted on this machine."""
         from cryptography import x509
 
         certificate = x509.load_der_x509_certificate(self.chain)
@@ -153,7 +156,7 @@ class Connection:
 
     @contextmanager
     def opened(self) -> Iterator[socket.socket]:
-        """Connect as the broker allows, without TLS where it does; raise OSError."""
+        """Connect to the broker, without TLS if it allows plaintext; raise OSError."""
         with self._dial() as plain:
             if "plaintext" in self.speaks:
                 yield plain
@@ -162,7 +165,7 @@ class Connection:
                 yield sealed
 
     def _sealed(self, plain: socket.socket) -> ssl.SSLSocket:
-        """Put TLS around a connection; whose certificate it is, is looked at apart."""
+        """Wrap a connection in TLS without verification. The certificate is checked separately."""
         blind = ssl.create_default_context()
         blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
         blind.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""What one step of an examination has found."""
+"""The result of one step of an examination."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """How a step ended: fine; fine for some clients; wrong."""
+    """Result of a step: no problem, a problem for some clients, or a problem for all clients."""
 
     FINE = "ok"
     WARNING = "look"
@@ -16,7 +16,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One step: its name, how it ended, what was seen, and what to do about it (empty if nothing)."""
+    """The name of a step, its verdict, the observation, and the advice (which may be empty)."""
 
     step: str
     verdict: Verdict
@@ -25,15 +25,15 @@ class Finding:
 
 
 def fine(step: str, seen: str) -> Finding:
-    """Make a finding that all is as it should be."""
+    """Return a finding without a problem."""
     return Finding(step, Verdict.FINE, seen)
 
 
 def warning(step: str, seen: str, advice: str) -> Finding:
-    """Make a finding that some clients cannot work with."""
+    """Return a finding about a problem for some clients."""
     return Finding(step, Verdict.WARNING, seen, advice)
 
 
 def wrong(step: str, seen: str, advice: str) -> Finding:
-    """Make a finding that no client can work with."""
+    """Return a finding about a problem for all clients."""
     return Finding(step, Verdict.WRONG, seen, advice)

@@ -1,4 +1,4 @@
-"""From a protocol to a topic: what the broker answers a client's first call, and where it sends it."""
+"""Steps from the protocol to the topic: the answer to a client's first call, and the advertised addresses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ REFUSALS: Final = {Code.UNAUTHORIZED, Code.FORBIDDEN}
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a client wants: a topic, or nothing yet; `metadata` are the headers that say who it is."""
+    """The topic of a client, or an empty string. `metadata` are its authentication headers."""
 
     topic: str
     metadata: tuple[tuple[str, str], ...] = ()
 
 
 def examined(connection: Connection, question: Question) -> Iterator[Finding]:
-    """Ask for the route of a topic, as every client does first, and look where it leads."""
+    """Query the route of a topic, as every client does first, and check the addresses in the answer."""
     try:
         reply = query_route(connection, question)
     except CallFailed as failed:
@@ -54,7 +54,7 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
 
 
 def query_route(connection: Connection, question: Question) -> service.QueryRouteResponse:
-    """Return the answer to a client's first call; raise `CallFailed`."""
+    """Return the answer to a route query; raise `CallFailed`."""
     host, port = connection.address
     request = service.QueryRouteRequest(
         topic=wire.Resource(name=question.topic),
@@ -72,7 +72,7 @@ def query_route(connection: Connection, question: Question) -> service.QueryRout
 
 
 def refused(question: Question, status: wire.Status) -> Finding:
-    """Make a finding of a refusal, in the broker's own words."""
+    """Return a finding about a refusal, with the message of the broker."""
     if status.code in REFUSALS:
         return wrong("rights", status.message, "Give the client an access key with rights on the topic.")
     if status.code == Code.TOPIC_NOT_FOUND:
@@ -81,7 +81,7 @@ def refused(question: Question, status: wire.Status) -> Finding:
 
 
 def advertised(address: Address) -> Finding:
-    """Return whether the address that clients are told can be reached from here."""
+    """Check whether the address that clients get can be reached from this machine."""
     there = Connection(address).port()
     if there.advice:
         return wrong(
@@ -93,7 +93,7 @@ def advertised(address: Address) -> Finding:
 
 
 def topic(question: Question, reply: service.QueryRouteResponse) -> Finding:
-    """Return what the topic takes."""
+    """Return a finding about the queues and message types of a topic."""
     types = {kind for queue in reply.message_queues for kind in queue.accept_message_types}
     names = ", ".join(sorted(wire.MessageType.Name(kind) for kind in types))
     seen = f"{question.topic} has {len(reply.message_queues)} queues and takes {names or 'nothing'}"

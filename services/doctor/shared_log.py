@@ -1,4 +1,4 @@
-"""A cluster's shared log: can it be reached and written, what lies there, is its engine set as it must be?"""
+"""Diagnosis of a cluster's shared log: access, content, and settings of its engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
 from sharedlog.scrub import CheckResult, count_range, read_range
 
 OURS: Final = ("log", PARAMETER)
-"""What a URL says to us alone, and no other client of the engine knows."""
+"""URL parameters that other clients of the engine do not understand."""
 READS: Final = 16
-"""How many reads of `sharedlog.scrub.READ_BYTES` the doctor makes; a leader reads on, see its metrics."""
+"""Number of reads of `sharedlog.scrub.READ_BYTES` bytes.
+
+The leader continues the verification (see its metrics).
+"""
 CLOCK_OFF_MS: Final = 2_000
 BEATS: Final = 20
-"""Among how many of the newest records a BEAT is looked for."""
+"""Number of the newest records that are searched for a BEAT record."""
 WORDS: Final = 2_000
-"""Among how many of the newest records the words of nodes are looked for."""
+"""Number of the newest records that are searched for reports of nodes."""
 AFTER_WORD: Final = (
     "It gets the leader's copy. See whether the leader finds the record broken, and refuses answers until "
     "then: tidewheel cluster status"
@@ -40,7 +43,7 @@ AFTER_LOSS: Final = (
 
 
 def examined(url: str) -> Iterator[Finding]:
-    """Go the way of a node to the shared log that a URL names; raise `ConfigurationError`."""
+    """Repeat the steps of a node that connects to the shared log; raise `ConfigurationError`."""
     with closing(engine_of(url)) as engine:
         shown = without_password(url)
         try:
@@ -61,9 +64,9 @@ def examined(url: str) -> Iterator[Finding]:
 
 
 def _clock(engine: SharedLog) -> Iterator[Finding]:
-    """Compare the engine's clock with this machine's, and the leader's if it has said its own last.
+    """Compare the engine's clock with the clock of this machine, and with the leader's clock if it is known.
 
-    Say nothing where they agree, and of an engine that tells no time.
+    Yields nothing if the clocks agree or the engine has no clock.
     """
     began_ms = time.time_ns() // 1_000_000
     try:
@@ -87,7 +90,9 @@ def _clock(engine: SharedLog) -> Iterator[Finding]:
 
 
 def _ahead_of_leader_ms(engine: SharedLog) -> int | None:
-    """Return by how much the engine's clock was ahead of the leader's at the newest record, if that tells."""
+    """Return the offset of the engine's clock from the leader's clock at the newest record, or None if it is
+    unknown.
+    """
     with suppress(Unknown, Refused, Halted):
         _, end = engine.bounds()
         for one in engine.read(max(0, end - BEATS), 1 << 20)[::-1]:
@@ -98,7 +103,7 @@ def _ahead_of_leader_ms(engine: SharedLog) -> int | None:
 
 
 def _asked(ask: Callable[[], list[str]]) -> list[str]:
-    """Return what an engine says of its settings; nothing of a log that is not there."""
+    """Return the engine's messages about its settings, or nothing if there is no log."""
     try:
         return ask()
     except NoCluster:
@@ -106,14 +111,14 @@ def _asked(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
-    """Look at the records, and whether another would be taken; raise `Unknown` or `Halted`.
+    """Examine the records, and whether another record would be accepted; raise `Unknown` or `Halted`.
 
-    Return False of a log that is none of a cluster.
+    Returns False if the log does not belong to a cluster.
     """
     try:
         first, end = engine.bounds()
         found = engine.read(first, 1)[:1] if end > first else []
-        with suppress(Unknown):  # it is gone; what else is, the count tells
+        with suppress(Unknown):  # the last record is missing; the count reports other missing records
             found += engine.read(end - 1, 1)[:1] if found else []
     except NoCluster as error:
         yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
@@ -152,14 +157,14 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
 def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
     """Count the records of the log, and read the first of them.
 
-    Raise `Unknown` or `Refused`.
+    Raises `Unknown` or `Refused`.
     """
     faults, counting = list[str](), CheckResult([], 0, is_whole=False)
     while not counting.is_whole:
         counting = count_range(engine, counting.next_record)
         faults += counting.faults
     reading = CheckResult([], 0, is_whole=False)
-    with suppress(*((Unknown, Halted) if faults else ())):  # of a log that has lost its end
+    with suppress(*((Unknown, Halted) if faults else ())):  # if the end of the log is lost
         for _ in range(READS):
             if not reading.is_whole:
                 reading = read_range(engine, cluster, reading.next_record)
@@ -174,7 +179,9 @@ def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
 
 
 def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
-    """Yield where nodes say that they cannot read on, of the newest records; raise `Unknown` or `Refused`."""
+    """Yield reports of nodes in the newest records that they cannot read further; raise `Unknown` or
+    `Refused`.
+    """
     holdings, (first, end) = Holdings(), engine.bounds()
     at = max(first, end - WORDS)
     for _ in range(READS):
@@ -201,7 +208,7 @@ def _written(engine: SharedLog) -> Finding:
 
 
 def _decoded(stored: Stored) -> SharedRecord | str:
-    """Return a record of a cluster, or what else it is."""
+    """Return a cluster record, or a description of other data."""
     try:
         return decode(stored.stored, None)
     except (Foreign, Garbled) as error:
@@ -217,7 +224,7 @@ def _when(stored: Stored) -> str:
 
 
 def _by_hand(shown: str) -> str:
-    """Return how to try without us what did not succeed."""
+    """Return a command that tries the failed step with the engine's own tool."""
     parts = urlsplit(shown)
     if parts.scheme == KAFKA:
         servers = parts.netloc.rpartition("@")[2]

@@ -1,1 +1,1 @@
-"""What the log says of one key or message id: no Spark, no Arrow, no index."""
+"""The history of a key or message id from the log, without Spark, Arrow, or an index."""

@@ -1,18 +1,18 @@
-"""The few records of a log that hold some bytes, found without walking the log.
+"""Search for the records of a log that contain given bytes, without decoding the whole log.
 
-Who asks for one order of a log of gigabytes wants a dozen records. What they are known by stands in them as
-it is: a key or an id in the properties, the log offset of a half as eight bytes, that of a timer as digits,
-a queue in the body of an acknowledgement. So the bytes of the log are searched, and around each place that
-was found lies a record: back to the nearest magic whose record names its own log offset, reaches over the
-place and is sound. What is found may only quote the bytes, in its body or in a longer name; whoever asked
-looks.
+The history of an order in a log of gigabytes consists of about a dozen records. Their identifiers occur in
+the records unencoded: a key or an id in the properties, the log offset of a half message as eight bytes, the
+log offset of a timer as digits, and a queue in the body of an acknowledgement. The bytes of the log are
+therefore searched. For each match, the containing record is found by searching backwards for a magic number
+whose record contains its own log offset, covers the match, and has a valid CRC. A match may also be part of a
+body or of a longer name, so the caller must check the record.
 
     log       ...|record|record|re[name]ord|record|...
                          <-------             back to its magic
 
-Bytes are read and searched in small windows: reading lets go of the interpreter, searching takes a fraction
-of a millisecond, so a broker's loop beside it hardly waits. Inner batches of imported logs are one record.
-Nothing is locked and nothing is written.
+Bytes are read and searched in small windows. Reading releases the interpreter, and searching a window takes a
+fraction of a millisecond, so the event loop of a broker is hardly delayed. An inner batch of an imported log
+is one record. The search locks nothing and writes nothing.
 """
 
 from __future__ import annotations
@@ -41,46 +41,46 @@ _LOOK_BACK_BYTES: Final = (4 * 1024, 64 * 1024, limits.RECORD_BYTES_MAX)
 
 
 class Files(Protocol):
-    """What is needed of a store's files; a `commitlog.disk.Disk` has it."""
+    """The file operations that a search requires. `commitlog.disk.Disk` implements them."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted. The list is empty if the folder does not exist."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
+        """Return up to `length` bytes from `position`, or fewer at the end of the file. May raise OSError."""
 
 
 class Folder:
-    """The files below a folder, for reading only."""
+    """Read-only access to the files below a folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted. The list is empty if the folder does not exist."""
         path = self._root / folder
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end of the file. May raise OSError."""
+        """Return up to `length` bytes from `position`, or fewer at the end of the file. May raise OSError."""
         with open(self._root / path, "rb", buffering=0) as file:
             return os.pread(file.fileno(), length, position)
 
 
 class Segment:
-    """The durable bytes of one file of the log; what was read last as a window is kept."""
+    """The durable bytes of one log file. The last window is cached."""
 
     def __init__(self, files: Files, first_offset: int, length: int) -> None:
         self.first_offset, self.length = first_offset, length
         self._files, self._begin, self._window = files, 0, b""
 
     def window(self, begin: int, length: int) -> bytes:
-        """Return the bytes from a position on, which are likely to be looked at more closely."""
+        """Return bytes from a position on and cache them for later reads."""
         self._begin, self._window = begin, self._read(begin, length)
         return self._window
 
     def read(self, position: int, length: int) -> bytes:
-        """Return the bytes from a position on; none once retention has deleted the file."""
+        """Return bytes from a position on, or no bytes if retention has deleted the file."""
         at = position - self._begin
         if at >= 0 and at + length <= len(self._window):
             return self._window[at : at + length]
@@ -95,28 +95,29 @@ class Segment:
 
 
 class Found(NamedTuple):
-    """A record, and the position in its segment behind it."""
+    """A record, and its end position in the segment."""
 
     record: Record
     end: int
 
 
 def never() -> bool:
-    """Do not stop."""
+    """Never stop the search."""
     return False
 
 
 def ignore_damage(physical_offset: int) -> None:
-    """Take no notice: a search of a store at rest leaves that to `tidewheel store verify`."""
+    """Ignore damage, because `tidewheel store verify` reports it for a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchedLog:
-    """The durable part of a log, to be searched; log offsets.
+    """The durable part of a log, for searches by log offset.
 
-    Records before `imported_until` were imported and may lack a CRC. `stops` is asked between windows.
-    `epoch` is that of the end; 0 of a store that was always alone. `found_damaged` gets the log offset of a
-    record that holds what is sought and does not match its CRC; the search goes on without it.
+    Records before `imported_until` were imported and may lack a CRC. `stops` is called between windows.
+    `epoch` is the epoch at the end of the log, or 0 for a store that was never part of a cluster.
+    `found_damaged` is called with the log offset of a matching record with an invalid CRC. The search
+    continues without it.
     """
 
     name: str
@@ -129,9 +130,9 @@ class SearchedLog:
 
     @classmethod
     def at(cls, store: Path) -> SearchedLog:
-        """Return the log of a store, at rest or in use.
+        """Return the log of a store, which may be in use.
 
-        Raise `NotAStore`, `StoreTooNew`, or `StoreError` if it holds no record yet.
+        Raises `NotAStore`, `StoreTooNew`, or `StoreError` if the store contains no record yet.
         """
         log = open_log(store)
         imported_until = log.imported_until if log.ours else log.end_offset
@@ -139,13 +140,15 @@ class SearchedLog:
 
     @property
     def first_offset(self) -> int:
-        """Where the kept log starts."""
+        """The first log offset that is retained."""
         return min(self._segment_offsets(), default=self.end_offset)
 
     def holding(
         self, needles: Collection[bytes], from_offset: int = 0, until_offset: int | None = None
     ) -> Iterator[Record]:
-        """Yield the sound records between two log offsets that hold one of these bytes, in log order."""
+        """Yield the undamaged records between two log offsets that contain one of these byte strings, in log
+        order.
+        """
         if until_offset is not None:
             yield from replace(self, end_offset=min(until_offset, self.end_offset)).holding(
                 needles, from_offset
@@ -159,9 +162,9 @@ class SearchedLog:
                 yield from self._holding(segment, start, needles)
 
     def record_at(self, physical_offset: int) -> Record | None:
-        """Return the sound record that starts at a log offset, also one that outlived its segment.
+        """Return the undamaged record at a log offset, which may be a kept record of a deleted segment.
 
-        Else None.
+        Returns None if there is none.
         """
         for kept in self.kept():
             if kept.physical_offset == physical_offset:
@@ -169,18 +172,19 @@ class SearchedLog:
         for segment in self._segments():
             position = physical_offset - segment.first_offset
             if 0 <= position < segment.length:
-                with suppress(StoreDamaged):  # callers name offsets: whether a record was there is not known
+                # the offset is from a caller, so it is unknown whether it refers to a record
+                with suppress(StoreDamaged):
                     found = self._decoded(segment, position, position)
                     return found and found.record
         return None
 
     def kept(self) -> Iterator[Record]:
-        """Yield the records that outlived their segment (see `commitlog.keep`), each once."""
+        """Yield each kept record of deleted segments once (see `commitlog.keep`)."""
         seen: set[int] = set()
         for name in self.files.list(layout.KEEP):
             try:
                 stored = self.files.read(f"{layout.KEEP}/{name}", 0, _WHOLE_FILE_BYTES)
-            except FileNotFoundError:  # nothing in it is needed any more
+            except FileNotFoundError:  # the file is no longer needed and was deleted
                 continue
             for physical_offset, position, _ in keep.records(stored, self.imported_until):
                 if physical_offset < self.first_offset and physical_offset not in seen:
@@ -192,7 +196,7 @@ class SearchedLog:
         return sorted(int(name) for name in names if name.isdigit() and len(name) == layout.OFFSET_DIGITS)
 
     def _segments(self) -> Iterator[Segment]:
-        """Yield the files of the log that hold durable bytes."""
+        """Yield the log files that contain durable bytes."""
         firsts = [first for first in self._segment_offsets() if first < self.end_offset]
         for first, end in zip(firsts, [*firsts[1:], self.end_offset], strict=True):
             yield Segment(self.files, first, end - first)
@@ -215,9 +219,10 @@ class SearchedLog:
             yield from (begin + place for place in sorted(found) if place < WINDOW_BYTES)
 
     def _around(self, segment: Segment, place: int) -> Found | None:
-        """Return the sound record that covers a place of a segment; None if there is none.
+        """Return the undamaged record that covers a position of a segment, or None.
 
-        A head that fits is proof of damage only then: the body of a sound record may quote one.
+        A matching header counts as damage only if no undamaged record is found, because the body of a record
+        may contain a header.
         """
         end, damaged_offset = place, None
         for look_back_bytes in _LOOK_BACK_BYTES:
@@ -240,9 +245,9 @@ class SearchedLog:
         return None
 
     def _decoded(self, segment: Segment, start: int, place: int) -> Found | None:
-        """Return the record that starts at a position of a segment and covers `place`; None if none does.
+        """Return the record that starts at a position of a segment and covers `place`, or None.
 
-        Raise `StoreDamaged` for one whose head fits and whose CRC does not.
+        Raises `StoreDamaged` for a record whose header matches but whose CRC is invalid.
         """
         head = segment.read(start, _HEAD.size) if start >= 0 else b""
         if len(head) < _HEAD.size:
@@ -259,7 +264,7 @@ class SearchedLog:
 
 
 def imported_until(files: Files) -> int:
-    """Return the log offset from which on every record carries a CRC; 0 unless the store was imported."""
+    """Return the log offset from which all records have a CRC. It is 0 unless the store was imported."""
     if imported.PATH not in files.list(""):
         return 0
     return layout.parse_durable(files.read(imported.PATH, 0, _WHOLE_FILE_BYTES))

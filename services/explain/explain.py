@@ -1,17 +1,18 @@
-"""The life of one message or order, from the log: what `tidewheel explain` and `/api/explain` tell.
+"""The history of a message or order in the log, for `tidewheel explain` and `/api/explain`.
 
-A name is a message key, a message id, a timer key, a transaction id, or @ and a log offset.
-The records that carry the name are found first, then what only refers to them: check-backs and outcomes
-name their half by its log offset, verbs their timer, acknowledgements and leases their message by its place
-in a queue.
+A name is a message key, a message id, a timer key, a transaction id, or @ followed by a log offset. Records
+that contain the name are found first, then records that only refer to them: check-backs and outcomes refer to
+their half message by its log offset, timer operations to their timer, and acknowledgements and leases to
+their message by its queue offset.
 
     name -> records that carry it -> half and timer offsets, places in queues -> records that name those
          -> events in log order, and for each message how it stands
 
-The first pass also meets the records that begin epochs of a cluster: each event is told with its epoch and
-who led.
+The first pass also finds the records that begin epochs of a cluster, so that each event is shown with its
+epoch and leader.
 
-Cost: two passes of bytes (`evidence`), the second from the first record on. No Spark, Arrow or Java.
+Cost: two passes over the bytes (`evidence`), the second from the first matching record on. Spark, Arrow and
+Java are not needed.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ from tidewheel.errors import ClientMistake
 from txn.half import claimed_offset
 
 RECORDS_MAX: Final = 1_000
-"""Of a name that more records carry, the first so many are told."""
+"""Maximum number of records with the name that are shown."""
 
 _NAME_BYTES_MAX: Final = 1_024
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 
 
 class Standing(NamedTuple):
-    """How one message stands at the end of the log."""
+    """The state of a message at the end of the log."""
 
     message_id: str
     topic: str
@@ -78,9 +79,10 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The events of a name in log order, how its messages stand, and the log offsets that were searched.
+    """The events of a name in log order, the states of its messages, and the searched log offsets.
 
-    `is_cut`: the name has more than `RECORDS_MAX` records. `epochs`: none of a store that was always alone.
+    `is_cut` is set if the name has more than `RECORDS_MAX` records. `epochs` is empty for a store that was
+    never part of a cluster.
     """
 
     name: str
@@ -93,7 +95,10 @@ class Explanation:
     epochs: list[EpochRange] = field(default_factory=list)
 
     def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
-        """Return plain values, 64-bit numbers as text; times less `behind_ms`, for a virtual clock."""
+        """Return JSON values, with 64-bit numbers as text.
+
+        `behind_ms` is subtracted from times, for a virtual clock.
+        """
         before_ms: int | None = None
         shown = []
         for event in self.events:
@@ -114,9 +119,9 @@ class Explanation:
 
 
 def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
-    """Return all that the log says of a name, of messages of one topic if that is given.
+    """Return the history of a name, optionally restricted to messages of one topic.
 
-    Raise `MessageNotFound`, saying where was looked, and `ClientMistake` for what can be no name.
+    Raises `MessageNotFound` with the searched range, and `ClientMistake` for an invalid name.
     """
     found, begun = _found(log, _checked(name), topic)
     if not found:
@@ -134,9 +139,9 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
 
 
 def _found(log: SearchedLog, name: str, topic: str) -> tuple[list[Record], list[EpochRange]]:
-    """Return the first records that carry a name, and the epochs that began up to them.
+    """Return the first records that contain a name, and the epochs that began before them.
 
-    A key may have blanks around it; if none is written so, the name counts without them.
+    A key may have surrounding blanks. If there is no such key, the name is used without blanks.
     """
     for written in dict.fromkeys((name, name.strip())):
         begun: list[EpochRange] = []
@@ -156,7 +161,10 @@ def _checked(name: str) -> str:
 
 
 def _sought(log: SearchedLog, name: str) -> str:
-    """Return the name to look for: of a transaction or a log offset, the id of the message that is there."""
+    """Return the name to search for.
+
+    For a transaction id or a log offset, it is the id of the message found there.
+    """
     digits = name.removeprefix("@").replace(",", "")
     is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
     offset = int(digits) if is_offset else claimed_offset(name)
@@ -165,9 +173,9 @@ def _sought(log: SearchedLog, name: str) -> str:
 
 
 def _named(log: SearchedLog, name: str, topic: str, begun: list[EpochRange]) -> Iterator[Record]:
-    """Yield the records that carry a name, those that outlived their segment first.
+    """Yield the records that contain a name, beginning with kept records of deleted segments.
 
-    Add the epochs that begin on the way to `begun`.
+    Appends the epochs found in the search to `begun`.
     """
     for one in log.kept():
         if _carries(one, name, topic):
@@ -190,10 +198,11 @@ def _carries(one: Record, name: str, topic: str) -> bool:
 
 
 def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
-    """Yield the records that only refer to these: by a half's or timer's log offset, or a place in a queue.
+    """Yield the records that refer to these records by the log offset of a half message or timer, or by a
+    queue offset.
 
-    Nothing refers to a half or timer after its end, so it is only looked for up to there; a half that has
-    expired may still be asked for.
+    Nothing refers to a half message or timer after its end, so the search stops there. An expired half
+    message may still get a check-back.
     """
     anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
     own = (one for one in named if one.topic == VERB_TOPIC or kind_of(one) == "delivered")
@@ -214,13 +223,15 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
 
 
 def _needle(one: Record) -> bytes:
-    """Return what stands in a record that refers to this half or timer."""
+    """Return the bytes in a record that refers to this half message or timer."""
     offset = one.physical_offset
     return offset.to_bytes(8, "big") if one.topic == HALF_TOPIC else b"\x01%d" % offset
 
 
 def _ends(named: Collection[Record]) -> dict[int, int]:
-    """Return the halves and timers that these records end: their log offset, and that of the record."""
+    """Return the log offsets of the half messages and timers that these records end, with the offset of the
+    record.
+    """
     told = [(fact, one.physical_offset) for one in named for fact in facts_of(one)]
     halves = {
         fact.half_offset: at for fact, at in told if isinstance(fact, HalfEnded) and fact.how != EXPIRED
@@ -244,7 +255,7 @@ def _refers(fact: Fact, anchors: Collection[int], places: set[Place]) -> bool:
 
 
 def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:
-    """Return how each message stands, in the order in which they came up."""
+    """Return the states of the messages in order of their first records."""
     messages = {(ids.message_id, ids.topic): ids.keys for one in named if (ids := ids_of(one))}
 
     def of_message(message_id: str, topic: str) -> Iterator[Event]:

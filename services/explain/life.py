@@ -1,4 +1,4 @@
-"""What the records of a log say happened to a message, in a few words each, and how the message stands.
+"""Descriptions of the events that log records represent, and of the resulting state of a message.
 
     record                     event                      about
     half                       half                       itself
@@ -17,7 +17,8 @@
     lease                      leased, attempt ended      likewise
     retention, of a purge      discarded                  likewise
 
-A dead letter that an operator redrove or purged is acknowledged by the operators' own group: settled.
+A dead letter that an operator redrove or purged is acknowledged by the internal group of the operators (event
+"settled").
 """
 
 from __future__ import annotations
@@ -67,26 +68,28 @@ _CAUSES: Final = {
 
 
 class Place(NamedTuple):
-    """A message's place in a queue."""
+    """The position of a message in a queue."""
 
     topic: str
     queue_id: int
     queue_offset: int
 
     def is_in(self, fact: Finished) -> bool:
-        """Return whether a group has finished, or passed over, the message here."""
+        """Return whether a group has acknowledged or skipped the message at this position."""
         return (self.topic, self.queue_id) == (fact.topic, fact.queue_id) and any(
             first <= self.queue_offset < first + count for first, count in fact.ranges
         )
 
     def is_below(self, cut: LogCut) -> bool:
-        """Return whether a purge, which cuts queues and not the log, has discarded the message here."""
+        """Return whether a purge, which cuts queues but not the log, has discarded the message at this
+        position.
+        """
         begins = cut.queues if cut.cut_offset == 0 and cut.queues is not None else ()
         return any((self.topic, self.queue_id) == one[:2] and self.queue_offset < one[2] for one in begins)
 
 
 class Ids(NamedTuple):
-    """What a message is known by, and the topic that users know it under."""
+    """The identifiers of a message, and the topic under which users know it."""
 
     message_id: str
     topic: str
@@ -96,7 +99,9 @@ class Ids(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The messages that are told of: by place in a queue, by the log offset of half or timer, by id."""
+    """The messages of an explanation: by queue position, by the log offset of a half message or timer, and by
+    id.
+    """
 
     places: dict[Place, Ids]
     anchors: dict[int, Ids]
@@ -104,7 +109,7 @@ class Subjects:
 
     @classmethod
     def of(cls, named: Iterable[Record]) -> Subjects:
-        """Return those of which these are the records."""
+        """Return the subjects of the given records."""
         records = list(named)
         anchored = [one for one in records if one.topic in (HALF_TOPIC, TIMER_TOPIC)]
         return cls(
@@ -116,7 +121,7 @@ class Subjects:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to a message; offsets are None, and the rest empty, where there is none."""
+    """An event of a message. Offsets that do not apply are None, and other fields are empty."""
 
     physical_offset: int
     store_ms: int
@@ -130,7 +135,7 @@ class Event:
     group: str = ""
 
     def as_json(self, behind_ms: int) -> dict[str, Any]:
-        """Return plain values, 64-bit numbers as text; times moved back by `behind_ms`."""
+        """Return JSON values, with 64-bit numbers as text. `behind_ms` is subtracted from times."""
         return {
             "physical_offset": str(self.physical_offset),
             "store_ms": str(self.store_ms - behind_ms),
@@ -146,7 +151,10 @@ class Event:
 
 
 def ids_of(one: Record) -> Ids:
-    """Return what the message of a record is known by; empty in records that only name a half or a queue."""
+    """Return the identifiers of a record's message.
+
+    They are empty in records that only refer to a half message or a queue.
+    """
     stored = properties.decode(one.properties)
     topic = stored.get(property_names.REAL_TOPIC) or stored.get(property_names.DEAD_LETTER_TOPIC) or one.topic
     message_id = stored.get(property_names.MESSAGE_ID, "")
@@ -154,14 +162,14 @@ def ids_of(one: Record) -> Ids:
 
 
 def place_of(one: Record) -> Place | None:
-    """Return where consumers get a record's message; None if they do not."""
+    """Return the queue position of a record's message, or None if it is not available to consumers."""
     if kind_of_topic(one.topic) not in MESSAGES:
         return None
     return Place(one.topic, one.queue_id, one.queue_offset)
 
 
 def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
-    """Yield what a record says of the subjects."""
+    """Yield the events of the subjects in a record."""
     facts = facts_of(one)
     told = [event for fact in facts for event in _told(fact, one, subjects)]
     if one.topic == TIMER_TOPIC:
@@ -173,7 +181,7 @@ def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
 
 
 def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
-    """Yield what a fact says of the subjects, but of the record's own message (`_own_event`)."""
+    """Yield the events of a fact for the subjects, except for the record's own message (`_own_event`)."""
     match fact:
         case TimerEnded():
             yield from _ended(fact, one, subjects)
@@ -194,7 +202,7 @@ def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
 
 
 def standing(events: Iterable[Event]) -> str:
-    """Return how a message stands after its events, in log order."""
+    """Return the state of a message after its events, which are in log order."""
     state, asked_count = "unknown", 0
     done_by: dict[str, None] = {}
     for event in events:
@@ -251,14 +259,14 @@ _STATES: Final = {
 
 
 def word(what: str) -> str:
-    """Return how a message stands after an event, in a word."""
+    """Return the state of a message after an event, in one word."""
     return _STATES[what].partition(":")[0]
 
 
 def ending(end: End, one: Record | None) -> tuple[str, str]:
-    """Return how a timer ended, and why, in the words of its events; `one` ended it, None if it is gone.
+    """Return how a timer ended, and why. `one` is the record that ended it, or None if it was deleted.
 
-    The note lacks the log offset of the timer, which the events have.
+    The note does not include the log offset of the timer, which events add.
     """
     stored = {} if one is None else properties.decode(one.properties)
     if one is None:
@@ -292,18 +300,19 @@ HELD: Final = "held: its topic was held when it was due; see tidewheel topic sho
 
 
 def waiting(move_reason: str | None) -> str:
-    """Return what is told of a timer that waits, beside its time; empty where it was never moved."""
+    """Return a note about a pending timer, or an empty string if it was never moved."""
     if move_reason is None:
         return ""
     return f"moved to this time{move_reason and f', because: {move_reason}'}"
 
 
 def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
-    """Return what a record is for its own message."""
+    """Return the event of a record for its own message."""
     stored = properties.decode(one.properties)
     what, note = _what(one, stored, facts)
     place = place_of(one)
-    is_of_operator = what in ("committed", "armed") and move_reason(stored) is None  # he ended the half
+    # an operator ended the half message
+    is_of_operator = what in ("committed", "armed") and move_reason(stored) is None
     return Event(
         one.physical_offset,
         one.store_ms,
@@ -367,7 +376,7 @@ def _given_up(one: Record, stored: dict[str, str]) -> str:
 
 
 def _ended(fact: TimerEnded, one: Record, subjects: Subjects) -> Iterator[Event]:
-    """Yield the end of a subject's timer, but that of the record's own message, which came of one."""
+    """Yield the end of a subject's timer, unless the record's own message describes it."""
     if fact.end in (End.DELIVERED, End.FIRED):
         return
     ids = subjects.anchors.get(fact.timer_offset) or (ids_of(one) if one.topic == VERB_TOPIC else None)

@@ -1,1 +1,1 @@
-"""What any process of ours does to its system: loop, logs, memory, ports, private files."""
+"""Process-level functions: event loop, logs, memory, ports, private files."""

@@ -1,4 +1,4 @@
-"""The signals that tell a process to end, which it does as cleanly for one as for another."""
+"""Signals that end a process cleanly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def signals_to_end() -> tuple[signal.Signals, ...]:
-    """Return SIGTERM, SIGINT, and SIGHUP, which comes when the terminal is gone.
+    """Return SIGTERM, SIGINT, and SIGHUP, which is sent when the terminal is closed.
 
-    A process that was started to ignore SIGHUP, as `nohup` does, goes on ignoring it.
+    If SIGHUP was ignored at start, as under `nohup`, it remains ignored.
     """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return signal.SIGTERM, signal.SIGINT

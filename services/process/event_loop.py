@@ -1,10 +1,11 @@
-"""The event loop that a broker runs in: libuv's, where there is one for the system; Python's elsewhere.
+"""The event loop of a broker: uvloop (libuv) if it is available for the system, and otherwise Python's.
 
-Measured (`benchmarks/front.py calls`): a call takes the same of the processor with both, as far as runs
-beside other work tell; with libuv's a single one takes a tenth less time in plaintext. Its `time()` stands
-still within a turn: latencies and rates are measured by the system's clock.
+Measured (`benchmarks/front.py calls`): both take about the same CPU time per call. With uvloop, a single
+plaintext call takes a tenth less time. The `time()` of uvloop does not advance within an iteration, so
+latencies and rates are measured with the system clock.
 
-What nobody waits for any more is let end (`let_end`), else the loop says that a failure was never retrieved.
+If nothing waits for a future any more, its exception is ignored (`let_end`). Otherwise the event loop would
+report that it was never retrieved.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that runs nothing yet."""
+    """Return a new event loop."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop
@@ -29,7 +30,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 async def watched(
     coroutine: Coroutine[Any, Any, None], broken: Callable[[BaseException], None]
 ) -> AsyncIterator[None]:
-    """Run a coroutine while the block lasts; `broken` is told what it raises."""
+    """Run a coroutine for the duration of the block.
+
+    `broken` is called with an exception of the coroutine.
+    """
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
@@ -45,5 +49,5 @@ async def watched(
 
 
 def let_end(future: asyncio.Future[Any]) -> None:
-    """Let a future end as it will: nobody waits for it any more, and its failure need not be told."""
+    """Ignore the result and the exception of a future."""
     future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -1,4 +1,6 @@
-"""Logs: one event, one line, to stderr; text on a terminal, JSON everywhere else, unless told otherwise."""
+"""Logs: one line per event on stderr, as text on a terminal and as JSON elsewhere, unless configured
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tidewheel.printable import one_line
 TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
-"""Without the variables of each frame: they are long, and may hold what customers sent."""
+"""Local variables are omitted, because they are long and may contain customer data."""
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -25,7 +27,7 @@ LEVELS: Final = {
 
 
 class Quoted:
-    """A text that a line of text shows in quotes, as Python writes it."""
+    """A text that is shown in quotes, as a Python literal."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -35,7 +37,9 @@ class Quoted:
 
 
 def written_out(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Write out what is not printable in an event's texts, such as a client's id: an event is one line."""
+    """Escape nonprintable characters in an event's texts, such as a client id, so that an event is
+    one line.
+    """
     for name, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             event[name] = one_line(value) if name == "event" else Quoted(value)
@@ -43,9 +47,11 @@ def written_out(_: object, __: str, event: structlog.typing.EventDict) -> struct
 
 
 def configure(level: str = "info", form: str = "auto") -> None:
-    """Set structlog up for this process: `level` and above, as `text`, `json` or `auto` (by what stderr is).
+    """Configure structlog for this process.
 
-    Libraries' own logs from warning upwards come out the same way.
+    Events of `level` and above are logged as `text`, `json` or `auto` (depending on stderr).
+
+    Log messages of libraries are included from level WARNING.
     """
     terminal = sys.stderr.isatty()
     is_text = terminal if form == "auto" else form == "text"

@@ -1,43 +1,45 @@
-"""How the process keeps memory: freed arrays go back to the system, and cycles are looked for seldom.
+"""Memory management of the process: freed arrays are returned to the system, and garbage collections are
+rare.
 
-glibc maps large blocks apart and unmaps them when they are freed; but each one freed raises the size from
-which it does so, up to 32 MiB, and from then on arrays as large come from heaps, one for each thread, which
-shrink only from their end. A crowd of timers, read ahead in one thread and written from another, so left
-hundreds of megabytes behind that nothing used. A size once set is not raised.
+glibc maps large blocks individually and unmaps them when they are freed. Each freed block raises the
+threshold, up to 32 MiB. From then on, arrays of this size are allocated from heaps, one per thread, which
+shrink only from their end. With many timers, which one thread reads ahead and another thread writes, hundreds
+of megabytes of unused memory remained. If the threshold is set explicitly, it is not raised.
 
-Measured, 3 million timers due within 18 s, from their reading to the last delivery:
+Measured with 3 million timers due within 18 s, from reading to the last delivery:
 
     peak RSS  page faults  processor
     313 MiB   51,000       19.2 s     as glibc comes
     190       54,000       18.4       one heap for all threads, 8 MiB mapped apart, 32 MiB kept
     177       275,000      20.4       one heap, 1 MiB, 4 MiB: what each tick and flush uses is faulted in anew
 
-Python looks for cycles each 700 objects that are new and still held, of which a batch of messages makes
-thousands, none in a cycle: a look at 1,000 costs a quarter of a millisecond. The survivors are examined a
-second time with those of the next look, and a third time after `LOOKS_FOR_CYCLES`. Then they are frozen, and
-no further look examines them, however large the heap is. Without freezing each third look examined all
-objects since the start (measured: 150,000 objects 28 to 34 ms, one in the middle of a call):
+Python starts a garbage collection after 700 new objects that are still alive. A batch of messages creates
+thousands, none of which is in a cycle. A collection of 1,000 objects takes a quarter of a millisecond.
+Survivors are examined a second time in the next collection, and a third time after `LOOKS_FOR_CYCLES`. They
+are then frozen and excluded from further collections, regardless of the size of the heap. Without freezing,
+each third-generation collection examined all objects since the start (measured: 28 to 34 ms for 150,000
+objects, in one case during a call):
 
     at the third look    longest look of 256 calls with 1,024 messages each
     nothing frozen       22 to 34 ms, growing with the heap
     survivors frozen     2 to 7 ms, however large the heap, where it comes to some 16,000 objects
 
-A slower machine took 14 ms for those, so a look begins after half as many new objects as it did then: 8,000
-objects took that machine 8 ms, and all calls together no longer.
+A slower machine took 14 ms, so a collection now begins after half as many new objects: 8,000 objects took 8
+ms on that machine, and the total time of all calls did not increase.
 
-What is frozen is freed as ever when nothing refers to it. Only a cycle that was alive at a third look and
-became garbage later stays, until `WholeLooks` comes to it: a look at all objects (0.1 to 0.4 us each), when
-the process has been calm for a while and there are a quarter more of them, or, calm or not, when they have
-doubled at two counts in a row. So such cycles hold no more than all the rest, and `WHOLE_OBJECTS_MIN`. Counts
-know nothing of bytes: who lets go of few objects that hold much, as a core that a node has replaced, says so
-(`look_soon`).
+Frozen objects are freed normally when their reference count becomes zero. Only a cycle that was alive in a
+third-generation collection and became garbage later remains, until `WholeLooks` collects it. A full
+collection (0.1 to 0.4 us per object) runs if the number of objects has grown by a quarter and the process has
+been mostly idle, or if the number has doubled in two consecutive counts. Such cycles therefore contain at
+most as many objects as the rest of the heap plus `WHOLE_OBJECTS_MIN`. The counts do not consider sizes. Code
+that drops a few large objects, such as a replaced core, requests a collection with `look_soon`.
 
-Weak spot: a look at all of them holds the loop, 300,000 objects for 50 to 130 ms, and beside a process
-that is never calm it comes while calls wait. It comes to one with no new cycles only as the heap grows.
+Weak spot: a full collection blocks the event loop, for 50 to 130 ms with 300,000 objects. In a process that
+is never idle, it may delay calls. A process without new cycles runs it only when its heap grows.
 
-Python counts new objects less those that were freed. So objects that take the place of frozen ones are not
-counted, and the next look, whenever it comes, examines all of them: 40,000 took 18 to 26 ms. What is read
-ahead of each queue is kept as bytes for that reason (`ConsumeQueue.entry`).
+Python counts new objects minus freed objects. Objects that replace frozen objects are therefore not counted,
+and the next collection examines all of them: 40,000 objects took 18 to 26 ms. For this reason, the read-ahead
+data of each queue is stored as bytes (`ConsumeQueue.entry`).
 """
 
 from __future__ import annotations
@@ -53,27 +55,35 @@ from typing import Any, Final
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
-"""Parameters of `mallopt`, as glibc's <malloc.h> numbers them."""
+"""Parameter numbers of `mallopt` from glibc's <malloc.h>."""
 
 MAPPED_BYTES_MIN: Final = 8 * 1024 * 1024
-"""Blocks from this size on are mapped apart: rows read ahead are, what a tick or a flush takes is not."""
+"""Minimum size of individually mapped blocks.
+
+Read-ahead rows are larger, and the memory of a tick or a flush is smaller.
+"""
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""How much that is free may stay at the end of the heap."""
+"""Maximum size of free memory at the end of the heap."""
 LOOKS_FOR_CYCLES: Final = 1_000, 1, 3
-"""After how many new objects Python looks at them, and after how many looks a second and a third time."""
+"""Number of new objects that starts a collection, and number of collections before the second and third
+generation.
+"""
 WHOLE_SECONDS: Final = 120.0
-"""How often it is considered to look at all objects."""
+"""Interval in seconds between checks whether a full collection is necessary."""
 WHOLE_OBJECTS_MIN: Final = 100_000
-"""No look at all objects for fewer than so many more of them; counting them takes 15 ns each."""
+"""Minimum growth in objects for a full collection. Counting takes 15 ns per object."""
 SOON_SECONDS: Final = 5.0
-"""How long a look waits that was asked for: it serves all who ask meanwhile."""
+"""Delay of a requested collection in seconds, which combines several requests."""
 _CALM_PART: Final = 0.05
 _GROWN_CALM: Final = 1.25
 _GROWN: Final = 2.0
 
 
 def keep_little() -> None:
-    """Set it up for the life of the process; call it before threads begin. Only glibc is told anything."""
+    """Configure the memory management of the process. Call this function before threads are started.
+
+    `mallopt` is only available with glibc.
+    """
     gc.set_threshold(*LOOKS_FOR_CYCLES)
     if _freeze_survivors not in gc.callbacks:
         gc.callbacks.append(_freeze_survivors)
@@ -86,15 +96,16 @@ def keep_little() -> None:
 
 
 def _freeze_survivors(phase: str, look: dict[str, Any]) -> None:
-    """Let no further look come to what has outlived its third."""
+    """Freeze the survivors of a third-generation collection."""
     if phase == "stop" and look["generation"] == 2:
         gc.freeze()
 
 
 class WholeLooks:
-    """Looks at all objects, which free cycles of frozen ones: seldom, and better when the process is calm.
+    """Runs rare full garbage collections, which also free cycles of frozen objects, preferably when the
+    process is idle.
 
-    `call_later` takes seconds; `processor_seconds` is what the process has used.
+    `call_later` takes seconds. `processor_seconds` returns the CPU time of the process.
     """
 
     def __init__(
@@ -107,12 +118,12 @@ class WholeLooks:
         self.look()
 
     def look(self) -> None:
-        """Look at all objects now, freeze what is left, and plan to consider it again."""
+        """Run a full collection, freeze the survivors, and schedule the next check."""
         self._look()
         self._plan()
 
     def look_soon(self) -> None:
-        """Look at all objects in a while: something was let go that holds much, and may be in cycles."""
+        """Schedule a full collection after large objects were dropped that may be in cycles."""
         if not self._is_asked:
             self._is_asked = True
             self._call_later(SOON_SECONDS, self._look)
@@ -122,12 +133,13 @@ class WholeLooks:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        # Python takes a third look only at a quarter of what the last one left: let it have left nothing.
+        # Python runs a third-generation collection only if a quarter of the previous survivors are new, so
+        # the previous count is set to zero.
         gc.collect()
         self._left_count, self._was_doubled = gc.get_freeze_count(), False
 
     def consider(self) -> None:
-        """Look at all objects if there are so many more of them."""
+        """Run a full collection if the number of objects has grown enough."""
         count = gc.get_freeze_count()
         is_calm = self._processor_seconds() - self._began_seconds < _CALM_PART * WHOLE_SECONDS
         is_doubled = self._has_grown(count, _GROWN)

@@ -1,4 +1,4 @@
-"""A socket that listens; why an address cannot be listened on, and the process that listens there instead."""
+"""Listening sockets, and error messages about the process that occupies an address."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LISTENING = "0A"
 
 
 def listen_on(address: Address, flag: str) -> socket.socket:
-    """Return a socket that listens; raise `PortTaken` or `ConfigurationError` naming the flag.
+    """Return a listening socket; raise `PortTaken` or `ConfigurationError` with the option name.
 
-    asyncio switches Nagle's algorithm off (an answer would wait 40 ms for the client's acknowledgement of the
-    one before) only where the socket says that it is TCP.
+    The socket is created with IPPROTO_TCP, because asyncio disables Nagle's algorithm only in this case.
+    Otherwise an answer would wait 40 ms for the acknowledgement of the previous answer.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -32,7 +32,7 @@ def listen_on(address: Address, flag: str) -> socket.socket:
 
 
 def refusal(address: Address, flag: str, error: OSError) -> ConfigurationError:
-    """Return the error for an address that the system refused, naming the flag that chooses another."""
+    """Return the error for an address that cannot be bound. It names the option that sets the address."""
     if error.errno != EADDRINUSE:
         return ConfigurationError(f"{flag} {address} cannot be listened on: {error.strerror}.")
     holder = holder_of(address.port)
@@ -41,7 +41,9 @@ def refusal(address: Address, flag: str, error: OSError) -> ConfigurationError:
 
 
 def holder_of(port: int) -> str:
-    """Return 'process 4121 (python)' for the listener of a port; empty when this system does not tell."""
+    """Return text such as 'process 4121 (python)' for the listener of a port, or an empty string if it is
+    unknown.
+    """
     sockets = listening_sockets(port)
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
@@ -54,7 +56,7 @@ def holder_of(port: int) -> str:
 
 
 def listening_sockets(port: int) -> set[str]:
-    """Return the names, as in /proc/<pid>/fd, of the sockets that listen on a port (Linux only)."""
+    """Return the names of the sockets that listen on a port, as in /proc/<pid>/fd (Linux only)."""
     found = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         rows = table.read_text().splitlines()[1:] if table.exists() else []

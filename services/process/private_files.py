@@ -1,14 +1,14 @@
-"""Small files with secrets: the key of the users' secrets, the HTTP token; and how such files are written.
+"""Small files with secrets: the encryption key for user secrets, and the HTTP token.
 
-Either is made on first use, for its owner's eyes only (mode 0600), and made durable before it is used: a key
-that a power cut takes away again would leave secrets that nobody can open.
+Both are created on first use with mode 0600, and made durable before use. If a key were lost in a power
+failure, the secrets encrypted with it could not be decrypted.
 
-The key lies in the store unless its owner says otherwise: beside the store it would be in the middle of what
-a repository commits. In the store it has a `.gitignore` beside it, and no snapshot, dump or export takes it
-along, but for a snapshot that is asked to.
+By default, the key is in the store, because a file next to the store could be committed to a repository by
+mistake. The store contains a `.gitignore` for it, and snapshots, dumps and exports do not include it, unless
+a snapshot is requested with the key.
 
-A file is written under another name that nobody can have put there as a link (O_EXCL), and renamed: a link in
-its place is replaced, never followed.
+A file is created under a temporary name with O_EXCL and then renamed, so that an existing link is replaced
+and never followed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
 def key_of(store: Path) -> Path:
-    """Return where the key of a store lies unless its owner names another file."""
+    """Return the default path of the key of a store."""
     return store / KEY_FILE
 
 
 def auth_key(path: Path, may_make: bool) -> bytes:
-    """Return the key in a file, made if there is none and it may be; raises `ConfigurationError`."""
+    """Return the key in a file, and create it if `may_make` is set; raise `ConfigurationError`."""
     if not may_make and not path.exists():
         raise WrongKey(f"{path} is missing. Put it back, or give the file with --auth-key.")
     if not path.exists() and path.name == KEY_FILE:
@@ -55,7 +55,7 @@ def auth_key(path: Path, may_make: bool) -> bytes:
 
 
 def http_token(path: Path) -> str:
-    """Return the token in a file, made if there is none; raises `ConfigurationError`."""
+    """Return the token in a file, and create it if the file is missing; raise `ConfigurationError`."""
     text = content_of(path, lambda: secrets.token_urlsafe(TOKEN_BYTES), "--http-token")
     if not _TOKEN.fullmatch(text):
         raise ConfigurationError(
@@ -65,7 +65,7 @@ def http_token(path: Path) -> str:
 
 
 def content_of(path: Path, make: Callable[[], str], flag: str) -> str:
-    """Return what is in a file; made first if there is none. Raises `ConfigurationError` naming the flag."""
+    """Return the content of a file, and create it if it is missing. `ConfigurationError` names the option."""
     try:
         if not path.exists():
             write_for_owner(path, make() + "\n")
@@ -77,12 +77,12 @@ def content_of(path: Path, make: Callable[[], str], flag: str) -> str:
 
 
 def keep_from_repositories(folder: Path) -> None:
-    """Have git leave a folder alone, whatever repository it is in; raises `ConfigurationError`."""
+    """Create a `.gitignore` that excludes a folder from git repositories; raise `ConfigurationError`."""
     content_of(folder / IGNORED, lambda: "*", "--store")
 
 
 def write_for_owner(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
-    """Write a small file whole and durable, or leave the one before; `mode` says who may read it."""
+    """Write a small file atomically and durably. `mode` sets its permissions."""
     path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     write_whole(path, text, mode, is_durable=True)
     folder = os.open(path.parent, os.O_RDONLY)
@@ -93,9 +93,9 @@ def write_for_owner(path: Path, text: str, mode: int = OWNER_ONLY) -> None:
 
 
 def write_whole(path: Path, text: str, mode: int, *, is_durable: bool = False) -> None:
-    """Write a small file so that a reader sees all of it or the one before, and never through a link."""
+    """Write a small file atomically, without following links."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    # What is there is of a process with our number that died, or somebody's link: it goes, not its target.
+    # A leftover of a crashed process with the same id, or a link. Only the link itself is removed.
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w") as file:
         file.write(text)

@@ -1,13 +1,13 @@
-"""The standard streams of a process: always there, and their failures told by errors of ours.
+"""The standard streams of a process: closed streams are opened, and write failures are handled.
 
-descriptor        where it is closed
-0, 1, 2           opened on /dev/null the wrong way round, so that no file, socket or pipe of ours gets the
-                  number (a child would write into it, and libuv aborts), and its use fails as before
+descriptor        if it is closed
+0, 1, 2           opened on /dev/null in the opposite mode. No other file gets the number (a child would write
+                  into it, and libuv aborts), and its use fails as before.
 
-stream            a write that fails
-sys.stdout        raises `StdoutFailed` once, for a pipe that nobody reads BrokenPipeError; what follows is
-                  dropped, so that the end of the process, which flushes, does not fail again
-sys.stderr        is dropped: there is nobody to tell
+stream            if a write fails
+sys.stdout        raises `StdoutFailed` once, or BrokenPipeError for a closed pipe. Further output is
+                  discarded, so that the flush at the end of the process does not fail again.
+sys.stderr        the text is discarded
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _UNUSABLE: Final = ((STDIN, os.O_WRONLY), (STDOUT, os.O_RDONLY), (STDERR, os.O_R
 
 
 class Unfailing:
-    """A stream that drops what cannot be written: the terminal is gone, or the disk of a log file is full."""
+    """A stream that discards text that cannot be written, for example because the terminal is closed or the
+    disk is full.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -34,19 +36,19 @@ class Unfailing:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text, if it can be."""
+        """Write a text, ignoring errors."""
         with suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what was written, if it can be."""
+        """Flush the stream, ignoring errors."""
         with suppress(OSError):
             self._stream.flush()
 
 
 class Failing:
-    """A stream of results: raises `StdoutFailed` when they cannot be written, and drops what follows."""
+    """A stream for results. After a write failure, it raises `StdoutFailed` and discards further output."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -60,7 +62,7 @@ class Failing:
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush what was written; raise `StdoutFailed`, or BrokenPipeError."""
+        """Flush the stream; raise `StdoutFailed`, or BrokenPipeError."""
         with self._failing():
             self._stream.flush()
 
@@ -78,7 +80,7 @@ class Failing:
             ) from None
 
     def _drop(self) -> None:
-        """Let what the stream holds and gets from now on go nowhere."""
+        """Redirect the stream to /dev/null."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -86,7 +88,7 @@ class Failing:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Have the standard streams behave as described above."""
+    """Install the standard streams described above."""
     open_closed()
     stdin, stdout, stderr = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = stdin or os.fdopen(STDIN, closefd=False)
@@ -99,11 +101,11 @@ def standard_streams() -> Iterator[None]:
 
 
 def open_closed() -> None:
-    """Open the standard descriptors that are closed, so that nothing else gets their numbers."""
+    """Open closed standard descriptors, so that no other file gets their numbers."""
     for descriptor, mode in _UNUSABLE:
         try:
             os.fstat(descriptor)
         except OSError:
-            got = os.open(os.devnull, mode)  # the lowest that is free
+            got = os.open(os.devnull, mode)  # the lowest free descriptor
             os.set_inheritable(descriptor, True)
             assert got == descriptor, "a lower descriptor was free"

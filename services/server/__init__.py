@@ -1,1 +1,1 @@
-"""What runs for long: the broker's process, and the audit of each night."""
+"""Long-running processes: the broker and the nightly audit."""

@@ -1,7 +1,6 @@
-"""Who may come in, from the settings: the guard of the protocol port, the demands of the HTTP port.
+"""Access control from the settings: the guard of the gRPC port, and the requirements of the HTTP port.
 
-A broker that others can reach serves nobody who has not said who it is, unless its owner wants it to
-(`--insecure`).
+A broker that is reachable from other machines requires authentication, unless the option `--insecure` is set.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ from tidewheel.errors import ConfigurationError
 
 
 class Authentication(NamedTuple):
-    """Authentication of both ports: no guard, or an empty token, asks nobody who calls."""
+    """Access control of both ports.
+
+    If there is no guard, or the token is empty, callers are not authenticated.
+    """
 
     refusals: Refusals
     guard: Guard | None
@@ -31,9 +33,10 @@ class Authentication(NamedTuple):
 
 
 def check_exposure(settings: ServeSettings) -> None:
-    """Raise `OpenToAll` for an address that others can reach and may use without saying who they are.
+    """Raise `OpenToAll` if other machines can reach an address that requires no authentication.
 
-    Raise `ConfigurationError` for plaintext beside client certificates: nobody would need one.
+    Raises `ConfigurationError` if plaintext is allowed together with client certificates, which would then be
+    pointless.
     """
     if settings.tls_clients and settings.plaintext == "on":
         raise ConfigurationError(
@@ -52,9 +55,10 @@ def check_exposure(settings: ServeSettings) -> None:
 
 
 def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Authentication:
-    """Return what both ports ask; raise `ConfigurationError` for a key or a token that cannot be used."""
+    """Return the access control of both ports; raise `ConfigurationError` for an invalid key or token."""
     refusals = Refusals(clock)
-    if settings.auth_key or not settings.cluster:  # a key in a node's store would be that node's alone
+    # a key in the store of a node would not be shared with other nodes
+    if settings.auth_key or not settings.cluster:
         live.access.set_key_source(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
     if settings.auth:
@@ -64,18 +68,18 @@ def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[]
 
 
 def http_demands(settings: ServeSettings) -> Demands:
-    """Return what the HTTP interface asks of requests; raise `ConfigurationError` for a bad token."""
+    """Return the requirements of the HTTP interface; raise `ConfigurationError` for an invalid token."""
     token = http_token(settings.http_token) if settings.http_token else ""
     return Demands(token, http_names(settings))
 
 
 def http_names(settings: ServeSettings) -> Names:
-    """Return by which names the HTTP interface may be dialled."""
+    """Return the host names that requests to the HTTP interface may use."""
     hosts = [settings.http.host, *([settings.advertise.host] if settings.advertise else [])]
     return names_of(hosts, is_loopback(settings.http.host), settings.http_hosts.split(","))
 
 
 def is_http_tls(settings: ServeSettings) -> bool:
-    """Return whether HTTP is served over TLS: by default where others than this machine reach it."""
+    """Return whether HTTP uses TLS. By default, it does if other machines can reach it."""
     auto = "off" if is_loopback(settings.http.host) and not settings.http.is_tls else "on"
     return (auto if settings.http_tls == "auto" else settings.http_tls) == "on"

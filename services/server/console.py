@@ -1,4 +1,5 @@
-"""The console of a broker, in a child process: the first look at `/` starts it, and it ends with the broker.
+"""The broker's console in a child process, which is started by the first request for `/` and ends with the
+broker.
 
     broker                                   child: tidewheel console --child
     starts it            --------------->    listens on a free port of loopback
@@ -6,8 +7,8 @@
     a look at `/`        --- one key ---->   a line of stdin
                          <--- "taken" ----   a line of stdout; now the link with that key signs in
 
-The child ends when its stdin does, also if the broker is killed. One that has ended is started again by the
-next look. A slow page costs the broker what its requests cost, and never a turn of its loop.
+The child ends when its stdin is closed, which also happens if the broker is killed. If the child has ended,
+the next request starts it again. A slow page affects the broker only through its API requests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = structlog.get_logger()
 
 
 class ConsoleProcess:
-    """The child; `http` is where the broker serves, `certificate` what it shows there over TLS."""
+    """The child process. `http` is the address of the broker, and `certificate` is its TLS certificate."""
 
     def __init__(self, http: HttpAddress, certificate: Path) -> None:
         self._http = http._replace(host=EVERY_ADDRESS.get(http.host, http.host))
@@ -45,7 +46,7 @@ class ConsoleProcess:
         self._one_at_a_time = asyncio.Lock()
 
     async def link(self, signs_in: bool) -> str:
-        """Return the console's address, started if it does not run; raise `ConsoleFailed`."""
+        """Return the URL of the console, and start it if necessary; raise `ConsoleFailed`."""
         try:
             async with self._one_at_a_time, asyncio.timeout(START_SECONDS):
                 if self._process is None or self._process.returncode is not None:
@@ -59,7 +60,7 @@ class ConsoleProcess:
             raise ConsoleFailed("Its log says more; or run one beside: tidewheel console.") from error
 
     async def close(self) -> None:
-        """End the child, if it runs."""
+        """Stop the child process if it is running."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -82,12 +83,12 @@ class ConsoleProcess:
         log.info("console serves", url=self._url, pid=self._process.pid)
 
     def _environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the child's environment: no setting of the broker's, and no token."""
+        """Return the child's environment, without settings of the broker and without a token."""
         certificate = {"TIDEWHEEL_HTTP_CA": str(self._certificate)} if self._http.is_tls else {}
         return without_settings(environ) | certificate
 
     async def _heard(self, line: bytes) -> str:
-        """Write to the child; return the line that it answers with."""
+        """Write a line to the child and return the line that it answers."""
         process = self._process
         assert process is not None
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""The core's part of a broker's settings, in the core's words and units."""
+"""Conversion of the broker's settings to the settings of the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def core_settings(settings: ServeSettings, segment_bytes: int | None = None) -> BrokerSettings:
-    """Return the core's part of the settings; `segment_bytes` is what a new store gets on its volume."""
+    """Return the settings of the core. `segment_bytes` is the segment size of a new store."""
     return BrokerSettings(
         broker_name=settings.broker_name,
         store_host=store_host(settings.advertise or settings.listen),
@@ -49,7 +49,7 @@ def core_settings(settings: ServeSettings, segment_bytes: int | None = None) -> 
 
 
 def store_host(address: Address) -> Host:
-    """Return the address that records carry as the place they were stored at; it must be an IP."""
+    """Return the address that records contain as their store host, which must be an IP address."""
     try:
         host = ip_address(address.host)
     except ValueError:

@@ -1,13 +1,15 @@
-"""Nightly audits: `tidewheel audit run` at a time of day in a time zone, each as a process of its own.
+"""Nightly audits:
+
+`tidewheel audit run` is run daily at a given time in a time zone, each time in a separate process.
 
 Rules:
-- One at a time: a run that is still going on when the next is due lets that one pass, and a folder has one
-  scheduler (it holds a lock there).
-- A machine that slept through the time runs once when it wakes.
-- What runs is what anybody would type; what it says goes to `<out>/scheduler.log`. Its exit code is logged
-  here: 0 balanced, 1 findings, anything else could not be done.
-- After each run all but the newest runs are deleted; seals stay (they hold their own identities).
-- Whoever stops the scheduler stops the run: it is interrupted, cleans up, and leaves no half answer.
+- Only one run is active at a time. If a run is still active at the next scheduled time, that time is skipped.
+  Each folder has at most one scheduler, which holds a lock.
+- If the machine was suspended at the scheduled time, one run starts when it resumes.
+- The command is the same as on the command line, and its output is written to `<out>/scheduler.log`. Its exit
+  code is logged: 0 balanced, 1 findings, any other code a failure.
+- After each run, old runs are deleted. Seals are kept, because they contain their own identities.
+- When the scheduler is stopped, the active run is interrupted and leaves no partial result.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Nightly:
-    """What runs when: `arguments` are those of `tidewheel audit run`; `keep` newest runs stay."""
+    """The schedule: `arguments` are those of `tidewheel audit run`, and the newest `keep` runs are kept."""
 
     at: str
     zone: str
@@ -60,7 +62,7 @@ class Nightly:
     is_first_now: bool = False
 
     def trigger(self) -> CronTrigger:
-        """Return when it runs; raise `ConfigurationError` for a time or zone that there is not."""
+        """Return the trigger; raise `ConfigurationError` for an invalid time or zone."""
         found = _CLOCK.fullmatch(self.at)
         if found is None:
             raise ConfigurationError(f"--at is {self.at!r}: write it as 02:00.")
@@ -77,14 +79,14 @@ def zone_of(name: str) -> ZoneInfo:
 
 @dataclass(slots=True)
 class AuditJob:
-    """Runs one audit after the other, each in a process of its own."""
+    """Runs audits in separate processes, one after the other."""
 
     nightly: Nightly
     _process: subprocess.Popen[bytes] | None = None
     _is_stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> int | None:
-        """Run the audit to its end and tidy up; return its exit code, None when the scheduler stops."""
+        """Run an audit and delete old runs. Returns the exit code, or None if the scheduler is stopping."""
         if self._is_stopping.is_set():
             return None
         with open(self.nightly.out / "scheduler.log", "ab") as words:
@@ -100,32 +102,34 @@ class AuditJob:
         return exit_code
 
     def stop(self) -> None:
-        """Interrupt what runs; what has not ended in time, or has left a process behind, is killed."""
+        """Interrupt the active run. If it does not end in time or leaves a child process, it is killed."""
         self._is_stopping.set()
         if self._process is None or self._process.poll() is not None:
             return
-        for _ in range(STOP_SECONDS):  # again and again: code of a library may swallow an interrupt
+        for _ in range(STOP_SECONDS):  # repeated, because library code may swallow an interrupt
             self._process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
                 break
-        with suppress(ProcessLookupError):  # a Java that was just being started outlives its Python
+        with suppress(ProcessLookupError):  # a Java process that is starting may outlive its Python parent
             os.killpg(self._process.pid, signal.SIGKILL)
         for scratch in self.nightly.out.glob(
             f"{scratch_prefix(self._process.pid)}*"
-        ):  # which that Java made anew
+        ):  # may have been recreated by the Java process
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """Return the command line of a run, in this very Python."""
+    """Return the command line of a run in the current Python environment."""
     return [*COMMAND, "audit", "run", *arguments]
 
 
 def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]) -> None:
-    """Run audits until SIGTERM or Ctrl-C; `announce` is told the next time and where metrics are.
+    """Run audits until SIGTERM or Ctrl-C.
 
-    Raise `ConfigurationError`, `PortTaken`, and `RefusedByState` when the folder has a scheduler.
+    `announce` is called with the next time and the address of the metrics.
+
+    Raises `ConfigurationError`, `PortTaken`, and `RefusedByState` if the folder already has a scheduler.
     """
     trigger, job = nightly.trigger(), AuditJob(nightly)
     scheduler = BlockingScheduler(timezone=trigger.timezone)
@@ -137,14 +141,14 @@ def serve(nightly: Nightly, announce: Callable[[datetime, Address | None], None]
 
 
 def next_time(trigger: CronTrigger) -> datetime:
-    """Return when the trigger fires next."""
+    """Return the next time of the trigger."""
     found: datetime = trigger.get_next_fire_time(None, datetime.now(trigger.timezone))
     return found
 
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Be the only scheduler of a folder; raise `ConfigurationError`, `RefusedByState`."""
+    """Lock the folder for this scheduler; raise `ConfigurationError`, `RefusedByState`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / "scheduler.lock", "ab")  # noqa: SIM115  closed below, after the whole block
@@ -162,7 +166,7 @@ def lock(out: Path) -> Iterator[None]:
 
 @contextmanager
 def measuring(nightly: Nightly) -> Iterator[Address | None]:
-    """Serve the metrics, if an address for them is given; raise `PortTaken`."""
+    """Serve the metrics if an address is given; raise `PortTaken`."""
     if nightly.metrics is None:
         yield None
         return
@@ -181,7 +185,7 @@ def measuring(nightly: Nightly) -> Iterator[Address | None]:
 
 @contextmanager
 def told_to_stop(scheduler: Any, job: AuditJob) -> Iterator[None]:
-    """Stop the run and the scheduler on a signal to end."""
+    """Stop the active run and the scheduler on a termination signal."""
 
     def stop(*_: object) -> None:
         job.stop()

@@ -1,6 +1,6 @@
-"""The parts that a broker and a node are composed of: clocks, the disk, both ports, the file that says ready.
+"""Common parts of a broker and a cluster node: clocks, disk, ports, and the ready file.
 
-`run.py` composes a broker of them, `run_cluster.py` a node.
+`run.py` assembles a broker from them, and `run_cluster.py` a node.
 """
 
 from __future__ import annotations
@@ -54,17 +54,20 @@ from tidewheel.errors import ConfigurationError
 GRACE_SECONDS = 2.0
 SWITCH_SECONDS = 0.00002
 CROWDED_SWITCH_SECONDS = 0.0005
-"""How long a busy worker may hold the interpreter while the loop waits; Python's own is 5 ms.
+"""How long a busy worker thread may hold the interpreter while the event loop waits.
 
-Measured: with 2,000 timers a second the shorter halves the lateness of the slowest hundredth; with a million
-due at once it would give the loop so many more turns between ticks that sends took four times as long.
+Python's default is 5 ms.
+
+Measured: with 2,000 timers per second, the shorter interval halves the 99th percentile of lateness. With a
+million timers due at once, it gives the event loop so many more iterations between ticks that sends take four
+times as long.
 """
 
 log = structlog.get_logger()
 
 
 class Ready(NamedTuple):
-    """A broker that serves: where it listens, how often its store was opened, how large its log files are."""
+    """A running broker: its addresses, the number of starts of its store, and the size of its log files."""
 
     listen: Address
     http: HttpAddress
@@ -73,22 +76,22 @@ class Ready(NamedTuple):
 
 
 def wall_clock_ms() -> int:
-    """Return wall time in whole milliseconds, rounded down: the broker's time never runs ahead."""
+    """Return wall-clock time in milliseconds, rounded down so that the broker's time never runs ahead."""
     return time.time_ns() // 1_000_000
 
 
 def counting_clock_ms() -> float:
-    """Return milliseconds by a clock that nobody sets; while the machine is suspended it stands still."""
+    """Return monotonic time in milliseconds. It does not advance while the machine is suspended."""
     return time.monotonic_ns() / 1_000_000
 
 
 def share_interpreter(is_crowded: bool) -> None:
-    """Give the event loop and the worker threads their parts of the interpreter."""
+    """Set the switch interval between the event loop and the worker threads."""
     sys.setswitchinterval(CROWDED_SWITCH_SECONDS if is_crowded else SWITCH_SECONDS)
 
 
 class Endpoints:
-    """What a broker shows: the service of its protocol port, and the application of its HTTP interface."""
+    """The gRPC service and the HTTP application of a broker."""
 
     def __init__(
         self,
@@ -122,13 +125,13 @@ class Endpoints:
         )
 
     def leave(self) -> None:
-        """End long polls and streams; calls under way go on."""
+        """End long polls and streams. Calls in progress continue."""
         self.health.leave()
         self._live.receivers.close()
         self._sessions.close()
 
     async def close_tasks(self) -> None:
-        """End what operators have begun over HTTP and still runs."""
+        """End the tasks that operators have started over HTTP."""
         for tasks in self.app.state.tasks:
             await tasks.close()
 
@@ -136,7 +139,7 @@ class Endpoints:
 def addresses(
     settings: ServeSettings, listening: socket.socket, http_socket: socket.socket
 ) -> tuple[Address, HttpAddress]:
-    """Return where a broker listens: for clients, and for HTTP."""
+    """Return the addresses of the gRPC port and the HTTP port."""
     http_host, http_port = http_socket.getsockname()[:2]
     listen = Address(*listening.getsockname()[:2])
     return listen, HttpAddress(http_host, http_port, is_http_tls(settings))
@@ -145,7 +148,7 @@ def addresses(
 def make_port(
     settings: ServeSettings, service: Service, http: HttpAddress, refusals: Refusals, files: TlsFiles
 ) -> Port:
-    """Return the protocol port of a broker."""
+    """Return the gRPC port of a broker."""
     return Port(
         ServerState(service),
         Limits(settings.connections_per_address),
@@ -161,7 +164,7 @@ def make_port(
 def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
     """Lock a store and yield its disk. No file of the store is read before the lock is acquired.
 
-    Raise `NotAStore` if the folder contains other files, before a file is created in the folder.
+    Raises `NotAStore` if the folder contains other files, before a file is created in it.
     """
     if not is_node and root.is_dir():
         store_format.check_names(os.listdir(root))
@@ -178,11 +181,11 @@ def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
 
 
 def count_boot(root: Path) -> int:
-    """Count one more start of a store, in its file `boots`; return 0 the first time.
+    """Increment the number of starts in the file `boots` of a store. Returns 0 for the first start.
 
-    Call it when the folder is known to be a store: a folder that is refused gets no file of ours.
-    A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
-    nobody from starting here: the number only tells clients of two starts apart.
+    Call this function only after the folder is known to be a store, so that no file is created in other
+    folders. A power failure may leave the file empty, in which case the count restarts at 1. A disk error
+    does not prevent the start, because the number only distinguishes starts for clients.
     """
     counter, boot = root / "boots", 1
     try:
@@ -195,7 +198,7 @@ def count_boot(root: Path) -> int:
 
 
 def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
-    """Return what clients are told: the fixed address, or what they dialled."""
+    """Return the address that clients get: the fixed address, or the address that they dialled."""
     host, port = settings.advertise or listen
     return Advertised(host, port, boot, fixed=settings.advertise is not None)
 
@@ -204,7 +207,7 @@ def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertise
 async def serving_port(
     port: Port, listening: socket.socket, leave: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Serve the protocol port; on the way out calls under way end, for so long as they may take."""
+    """Serve the gRPC port. At exit, calls in progress are completed within the grace period."""
     port.start(listening)
     try:
         yield
@@ -214,7 +217,9 @@ async def serving_port(
 
 
 def tls_files(settings: ServeSettings) -> TlsFiles:
-    """Return the certificate to serve TLS with; raise `ConfigurationError` for half of one."""
+    """Return the TLS certificate files; raise `ConfigurationError` if only the certificate or the key is
+    given.
+    """
     given = settings.tls_certificate, settings.tls_key
     if given[0] and given[1]:
         return TlsFiles(given[0], given[1], settings.tls_clients)
@@ -225,7 +230,7 @@ def tls_files(settings: ServeSettings) -> TlsFiles:
 
 
 def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:
-    """Note whom the protocol port has sent away."""
+    """Record a connection that the gRPC port has refused."""
     refusals.add(why, host, detail or "connection")
     log.warning("connection refused", why=why, host=host, **({"detail": detail} if detail else {}))
 
@@ -234,7 +239,7 @@ def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:
 async def serving_http(
     bound: socket.socket, app: ASGIApp, tls: ssl.SSLContext | None, leave: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Serve the HTTP interface on a socket that listens already; on the way out no poll is waited for."""
+    """Serve the HTTP interface on a listening socket. At exit, open long polls are ended."""
     server = HttpServer(app, tls)
     serving = asyncio.create_task(server.serve([bound]))
     try:
@@ -247,7 +252,7 @@ async def serving_http(
 
 @contextmanager
 def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
-    """Write the file that says that, and where, the broker serves; it goes when the broker does."""
+    """Write the ready file with the addresses of the broker. It is deleted when the broker stops."""
     if path is None:
         yield
         return
@@ -268,7 +273,7 @@ def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
 
 @contextmanager
 def told_to_stop() -> Iterator[asyncio.Future[str]]:
-    """Give what the first signal to end sets to its name; in force before anybody knows that we serve."""
+    """Yield a future that the first termination signal sets to its name."""
     loop, signals = asyncio.get_running_loop(), signals_to_end()
     told: asyncio.Future[str] = loop.create_future()
 

@@ -1,9 +1,9 @@
-"""The composition root of a broker: it makes the parts (`services.server.parts`) and joins them.
+"""The composition root of a broker, which creates and connects the parts (`services.server.parts`).
 
-Start: are the addresses free? Lock the store, open the core, count the boot, serve the protocol port, serve
-HTTP, say so. Stop (SIGTERM, SIGHUP, Ctrl-C): long polls and streams end, calls under way get
-`GRACE_SECONDS`, the log is flushed, the store is unlocked. A second Ctrl-C ends the process where it stands,
-as `kill -9` would: what was acknowledged is on disk.
+Start: bind the addresses, lock the store, open the core, count the boot, serve gRPC, serve HTTP, and announce
+the broker. Stop (SIGTERM, SIGHUP, Ctrl-C): long polls and streams are ended, calls in progress get
+`GRACE_SECONDS`, the log is flushed, and the store is unlocked. A second Ctrl-C ends the process immediately,
+like `kill -9`. Acknowledged messages are on disk.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ log = structlog.get_logger()
 
 
 def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
-    """Run a broker until SIGTERM, SIGHUP or Ctrl-C; `announce` is called once it serves.
+    """Run a broker until SIGTERM, SIGHUP or Ctrl-C. `announce` is called when it is ready.
 
-    Raise `PortTaken`, `StoreError` or `ConfigurationError` when it cannot start. Whatever the system
-    refuses of a file on the way, at the start or at the end, is a `StoreError` that names the file.
+    Raises `PortTaken`, `StoreError` or `ConfigurationError` if the broker cannot start. A file error of the
+    operating system at start or stop is raised as a `StoreError` that names the file.
     """
     memory.keep_little()
     logs.configure(settings.log_level, settings.log_format)
@@ -72,7 +72,7 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
         if settings.cluster:
             from sharedlog.engines import engine_of
 
-            engine_of(settings.cluster)  # what its extra brings is missed before anything needs it
+            engine_of(settings.cluster)  # so that a missing library is reported before anything is opened
             from services.server.run_cluster import run_node
 
             runner.run(run_node(settings, announce))
@@ -81,14 +81,16 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
 
 
 def allow_many_files() -> None:
-    """Let the process open as many files as it may at all: queues and partitions of time keep theirs open."""
+    """Raise the limit of open files to the maximum, because queues and timer partitions keep their files
+    open.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
-    """Build everything from the ground up, serve, and take it down again from the top."""
+    """Start all parts, serve, and stop them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(telling_shutdown())
@@ -121,7 +123,9 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
 
 @asynccontextmanager
 async def open_live_broker(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
-    """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
+    """Open the core in this event loop, with worker threads for flushes, snapshots, retention and reading
+    ahead.
+    """
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="worker") as workers:
         call_later = asyncio.get_running_loop().call_later
         kept = open_clock_offset(disk, settings.clock)
@@ -137,7 +141,7 @@ async def open_live_broker(disk: Disk, settings: ServeSettings) -> AsyncIterator
 
 @contextmanager
 def telling(doing: str) -> Iterator[None]:
-    """Turn what the operating system refuses of a file into an error that says so."""
+    """Convert a file error of the operating system to a `StoreError`."""
     try:
         yield
     except OSError as error:
@@ -145,9 +149,9 @@ def telling(doing: str) -> Iterator[None]:
 
 
 def tell_recovery(core: Broker, took_ms: int) -> None:
-    """Log what a store held when it was opened, how long that took, and what of it is damaged.
+    """Log the content of the store at its opening, the duration, and any damage.
 
-    A clean stop leaves a checkpoint of all of the log; what is behind the newest one was replayed.
+    A clean stop leaves a checkpoint of the whole log. The log after the newest checkpoint was replayed.
     """
     found = core.gauges()
     if replayed_bytes := core.durable_offset - core.written_offset:
@@ -172,7 +176,7 @@ def tell_recovery(core: Broker, took_ms: int) -> None:
 
 
 async def until(told: asyncio.Future[str], live: LiveBroker) -> str:
-    """Return the signal that told us to stop; raise what broke the core, if anything does."""
+    """Return the name of the termination signal, or raise the error that broke the core."""
     futures: set[asyncio.Future[Any]] = {told, live.broken}
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if live.broken.done():
@@ -181,21 +185,21 @@ async def until(told: asyncio.Future[str], live: LiveBroker) -> str:
 
 
 class Shutdown:
-    """What the log tells of a stop: why, what was left to flush, what was flushed, how long it took."""
+    """Log messages of a shutdown: reason, bytes to flush, flushed bytes, and duration."""
 
     def __init__(self) -> None:
         self._live: LiveBroker | None = None
         self._why, self._began_s, self._durable_offset = "", 0.0, 0
 
     def begin(self, why: str, live: LiveBroker) -> None:
-        """Take in a signal."""
+        """Record the start of a shutdown."""
         self._why, self._live, self._began_s = why, live, time.monotonic()
         self._durable_offset = live.core.durable_offset
         end_offset = live.core.gauges().log_end_offset
         log.info("stopping", why=why, unflushed_bytes=end_offset - self._durable_offset)
 
     def end(self) -> None:
-        """Everything has been taken down."""
+        """Log the end of a shutdown."""
         if self._live is not None:
             durable_offset = self._live.core.durable_offset
             took_ms = round((time.monotonic() - self._began_s) * 1000)
@@ -211,7 +215,7 @@ class Shutdown:
 
 @contextmanager
 def telling_shutdown() -> Iterator[Shutdown]:
-    """Log the end of what happens in the block, unless it ends by an error, which tells of itself."""
+    """Log the end of the shutdown, unless the block raises an error, which is reported separately."""
     shutdown = Shutdown()
     yield shutdown
     shutdown.end()

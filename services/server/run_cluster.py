@@ -1,9 +1,10 @@
-"""The composition root of a node: a broker that follows the shared log of its cluster, or leads.
+"""The composition root of a cluster node: a broker that either follows the shared log of its cluster or
+leads.
 
-Start: lock the store, find the cluster in its shared log (`waiting`, while that is away), serve both ports at
-once (as long as another node leads, calls go on to that one), follow. Stop: stop leading or following, let
-calls end, unlock. An engine that owes an answer then has LEAVE_SECONDS for it: what it took, and did not say,
-the next leader finds there.
+Start: lock the store, find the cluster in its shared log (`waiting` serves HTTP while the log is
+unreachable), serve both ports, and follow. Calls are forwarded as long as another node leads. Stop: stop
+leading or following, complete calls in progress, and unlock the store. If the engine has not answered, the
+node waits up to `LEAVE_SECONDS`. The next leader finds any append whose result is unknown in the shared log.
 """
 
 from __future__ import annotations
@@ -76,9 +77,11 @@ from tidewheel.errors import ConfigurationError
 
 WORKERS: Final = 8
 LEAVE_SECONDS: Final = 10.0
-"""How long a node that is told to stop waits for the shared log, before it ends without a word there."""
+"""How long a stopping node waits for the shared log before it ends without an answer."""
 CLIENT_SECONDS: Final = 1.5
-"""How long clients have to say that they are reached, before a leader leaves for a complaint."""
+"""How long clients have to prove that they are reachable before a leader steps down because of a
+complaint.
+"""
 
 log = structlog.get_logger()
 
@@ -107,11 +110,12 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
         store_format.open_format(
             disk, core.segment_bytes
-        )  # before any other file: then the folder is a store
+        )  # before any other file, so that the folder is a store
         boot = count_boot(settings.store)
         address = advertised(settings, listen, boot)
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
-        stack.callback(engine.give_up)  # the threads that still ask it are waited for
+        # ends pending engine calls, because the executor waits for its threads
+        stack.callback(engine.give_up)
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.check_settings, executor)
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.check_once)
@@ -189,16 +193,17 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
 
 
 def told_by_leader(address: Advertised, epoch: int) -> Advertised:
-    """Return what a leader tells clients of its address, which none of them need have dialled.
+    """Return the address settings of a leader.
 
-    All are told what they dialled, also where `--advertise` says how other nodes reach this one: it would be
-    the leader's, and go with it. To a client that is made to redial each lead is what a start is alone.
+    Clients always get the address that they dialled. `--advertise` is ignored, because it is the address of
+    this node for other nodes and would change with the leader. For clients that must redial, an epoch
+    corresponds to a boot of a single broker.
     """
     return replace(address, boot=epoch, fixed=False)
 
 
 async def left(node: ClusterNode, running: asyncio.Task[None], engine: SharedLog) -> None:
-    """Let a node leave, and wait until it has; for an engine that owes an answer only for a while."""
+    """Stop a node and wait until it has stopped. If the engine has not answered, the wait is limited."""
     node.leave()
     await asyncio.wait({running}, timeout=LEAVE_SECONDS)
     if not running.done():
@@ -208,17 +213,17 @@ async def left(node: ClusterNode, running: asyncio.Task[None], engine: SharedLog
 
 
 async def ended(task: asyncio.Task[None]) -> None:
-    """End a task that goes on for ever."""
+    """Cancel a task that runs indefinitely and wait for its end."""
     task.cancel()
     await asyncio.wait({task})
 
 
 def noop() -> None:
-    """Do nothing: what a node serves ends with the core that it leads with."""
+    """Do nothing, because a node's services end with its core."""
 
 
 def check_settings(settings: ServeSettings) -> None:
-    """Refuse what a node cannot be; raise `ConfigurationError`."""
+    """Validate the settings of a node; raise `ConfigurationError`."""
     if not settings.node:
         raise ConfigurationError(
             "--cluster needs --node NAME: the name of this node, its own in the cluster."
@@ -238,18 +243,21 @@ def check_settings(settings: ServeSettings) -> None:
 
 
 def is_over_tls(settings: ServeSettings, http: HttpAddress) -> bool:
-    """Return whether other nodes dial this one over TLS: always, if others than this machine reach it."""
+    """Return whether other nodes connect to this node over TLS.
+
+    They always do if other machines can reach it.
+    """
     reached = [settings.listen, *([settings.advertise] if settings.advertise else [])]
     return settings.is_tls_only or http.is_tls or not all(is_loopback(one.host) for one in reached)
 
 
 def shared_key(settings: ServeSettings) -> bytes:
-    """Return the key of users' secrets, which all nodes have; empty if they have none."""
+    """Return the common key for user secrets, or an empty value if there is none."""
     return auth_key(settings.auth_key, may_make=True) if settings.auth_key else b""
 
 
 def found_in(engine: SharedLog, store: Path) -> Beginning:
-    """Return which cluster a shared log is of; raise `NoCluster` with what to do, or `Unknown`."""
+    """Return the cluster of a shared log. `NoCluster` includes the next step; `Unknown` is also raised."""
     try:
         return beginning_of(engine)
     except NoCluster as error:
@@ -260,9 +268,9 @@ def found_in(engine: SharedLog, store: Path) -> Beginning:
 
 
 def join(store: Path, cluster: bytes, node: str) -> None:
-    """Write into the store which cluster it is of; raise `ConfigurationError` if that is another one's.
+    """Record the cluster and node in the store; raise `ConfigurationError` if it belongs to another node.
 
-    A store that was a broker's alone is none of a cluster's: what it holds is in no shared log.
+    The store of a single broker is refused, because its content is not in the shared log.
     """
     path, me = store / layout.CLUSTER, {"cluster": cluster.hex(), "node": node}
     if path.exists():

@@ -1,13 +1,13 @@
-"""A node that is started while the engine of its shared log is away waits for it, and says so.
+"""HTTP service of a node that waits at start because the engine of its shared log is unreachable.
 
     /livez             alive
     /api/...           503, what the engine said last, as the error that a node without a leader gives
     anything else      503, the same as text
 
-What only a person can mend (no cluster there, a store of another one) ends the start at once: the engine's
-answer tells that. A wrong password may be one that is being changed, so it is waited out, too.
+An error that only a person can fix (no cluster, or a store of another cluster) ends the start immediately. A
+wrong password may be in the process of being changed, so the node waits in this case as well.
 
-Weak spot: the protocol port takes connections meanwhile, and answers nobody.
+Weak spot: in the meantime, the gRPC port accepts connections without answering.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Waiting:
-    """What a node that waits answers over HTTP."""
+    """HTTP application of a waiting node."""
 
     def __init__(self) -> None:
         self.sentence = ""
@@ -52,7 +52,7 @@ class Waiting:
         return PlainTextResponse(f"{self.sentence}\n", 503)
 
     def told(self, error: Unknown) -> None:
-        """Take in what the engine says instead of an answer."""
+        """Store the error of the engine."""
         sentence = f"waits for the shared log: {error} {DOCTOR}"
         if sentence != self.sentence:
             log.error("the shared log does not answer: this node waits for it", reason=str(error), see=DOCTOR)
@@ -64,9 +64,11 @@ async def answered(
     serving: Callable[[ASGIApp], AbstractAsyncContextManager[None]],
     again_seconds: float = AGAIN_SECONDS,
 ) -> Answer | None:
-    """Return what the engine answers, asked in a thread again and again; None if told to stop before.
+    """Return the engine's answer. It is requested repeatedly in a thread.
 
-    `serving` serves an application over HTTP meanwhile. Raise what `ask` does but for `Unknown`.
+    Returns None if the node is stopped first.
+
+    `serving` serves an application over HTTP in the meantime. Raises the errors of `ask`, except `Unknown`.
     """
     try:
         return await asyncio.to_thread(ask)

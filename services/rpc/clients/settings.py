@@ -1,9 +1,9 @@
 """The answer to a client's settings.
 
-Silent killers (reference/wire-protocol.md 2 and 4): without `status: OK` the Python client ignores the
-whole answer; without `max_body_size` it refuses every send; a push consumer accepts only a customized
-back-off, but Node's an exponential one: without it a message that it works on in order has one attempt; other
-clients ignore an answer whose `pub_sub` case is not their own.
+Compatibility (reference/wire-protocol.md 2 and 4): without `status: OK`, the Python client ignores the whole
+answer, and without `max_body_size` it refuses every send. Push consumers accept only a customized back-off,
+except Node's, which accepts only an exponential back-off and otherwise makes a single attempt for ordered
+messages. Other clients ignore an answer with a different `pub_sub` case.
 
 The answer for a consumer includes its group's policy (number of attempts and delays between them). Changes
 take effect when the client sends its settings again, which official clients do every few minutes. With
