@@ -1,1 +1,1 @@
-"""Calls of our own HTTP interface."""
+"""Client for the HTTP interface of a broker."""

@@ -1,8 +1,8 @@
-"""The JSON interface of a broker, `/api`: the one client of the commands and of the console.
+"""Client for the JSON interface of a broker (`/api`), used by the commands and the console.
 
-A verdict on a timer is an answer, whatever its status. Any other refusal is raised as the error that the
-caller's `refused` makes of its status and body: the commands and the console know different errors. All calls
-raise `BrokerUnreachable` and `AnswerLate`, too.
+A verdict on a timer is returned as an answer, regardless of its status. Any other refusal is raised as the
+error that `refused` creates from its status and body, because the commands and the console use different
+error classes. All calls may also raise `BrokerUnreachable` and `AnswerLate`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from tidewheel.errors import TidewheelError
 PROBE_BYTES_MAX: Final = 64 << 20
 
 Refused = Callable[[int, dict[str, Any]], TidewheelError]
-"""Return the error for the status and the body of a refusal; raise KeyError or TypeError for another body."""
+"""Returns the error for the status and body of a refusal.
+
+Raises KeyError or TypeError for an unknown body.
+"""
 
 
 class Api:
-    """A broker over HTTP, at the addresses `http`; the environment names those and the token if left out.
+    """The HTTP interface of a broker at the addresses `http`.
 
-    A question waits `answer_seconds`, a search of the log `search_seconds`, a verb `verb_seconds`.
-    `program` is the User-Agent.
+    If addresses or token are omitted, they are read from the environment.
+
+    The timeouts are `answer_seconds` for a query, `search_seconds` for a search of the log, and
+    `verb_seconds` for a change. `program` is the User-Agent.
     """
 
     def __init__(
@@ -48,19 +53,22 @@ class Api:
 
     @property
     def address(self) -> str:
-        """The address that is called, of several the one that takes a connection."""
+        """The address that is called. If there are several, it is the first that accepted a connection."""
         return str(HttpAddresses((self._calls.address,)))
 
     def get(self, *path: str, **query: object) -> Any:
-        """Return an answer."""
+        """Return the answer to a GET request."""
         return self._call("GET", path, query, self._answer_seconds)
 
     def search(self, *path: str, **query: object) -> Any:
-        """Return an answer for which the broker may search its log."""
+        """Return the answer to a GET request for which the broker may search its log."""
         return self._call("GET", path, query, self._search_seconds)
 
     def probe(self, path: str) -> tuple[int, str]:
-        """Return the status and the text of a path outside `/api`; raise only 401 and 403 as refusals."""
+        """Return the status and text of a path outside `/api`.
+
+        Only the statuses 401 and 403 are raised as errors.
+        """
         try:
             with self._calls.open("GET", path, None, self._answer_seconds) as answer:
                 return answer.status, answer.read(PROBE_BYTES_MAX).decode()
@@ -74,7 +82,7 @@ class Api:
             raise self._calls.unreachable() from error
 
     def post(self, *path: str, body: object, wait_seconds: float | None = None) -> Any:
-        """Return the answer to a verb; the broker may take `wait_seconds` for this one."""
+        """Return the answer to a POST request. `wait_seconds` overrides the timeout."""
         return self._call("POST", path, {}, wait_seconds or self._verb_seconds, body)
 
     def delete(self, *path: str, **query: object) -> Any:
@@ -101,13 +109,13 @@ class Api:
                 return json.load(answer)
         except HTTPError as refusal:
             return self._verdict(refusal)
-        except TimeoutError as error:  # of an answer; that of a connection is a URLError
+        except TimeoutError as error:  # a timeout of the answer; a timeout of the connection is a URLError
             raise self._calls.late(seconds) from error
         except (OSError, HTTPException, ValueError) as error:
             raise self._calls.unreachable() from error
 
     def _verdict(self, refusal: HTTPError) -> Any:
-        """Return the verdict on a timer; raise any other refusal."""
+        """Return the verdict on a timer, or raise any other refusal."""
         try:
             said = json.load(refusal)
             refused = None if "verdict" in said else self._refused(refusal.code, said)

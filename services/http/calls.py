@@ -1,12 +1,13 @@
-"""Calls to a broker's HTTP interface, plain or over TLS: what the commands and the shop's services share.
+"""HTTP and HTTPS calls to a broker, shared by the commands and the shop's services.
 
-Over TLS the broker must show a certificate that the authorities of the system vouch for, or those in the file
-that `TIDEWHEEL_HTTP_CA` names: for a certificate that a broker has made for itself, that very certificate
-(`<store>/tls/certificate.pem`), and of nodes those in `<store>/access/nodes.pem`. There is no way to look
-past a wrong one. Of several addresses, of nodes, the first is called that takes a connection.
+With TLS, the broker's certificate must be trusted by the system's authorities, or by the file that
+`TIDEWHEEL_HTTP_CA` names. If the broker has created its certificate, this file is the certificate itself
+(`<store>/tls/certificate.pem`), and for cluster nodes it is `<store>/access/nodes.pem`. Verification cannot
+be disabled. If there are several addresses (cluster nodes), the first that accepts a connection is used.
 
-A proxy that the environment names is used by the rules of `tidewheel.client.address`: never for loopback, nor
-for a token over plain HTTP. A redirect is no answer of a broker, and is not followed: it would get the token.
+A proxy from the environment is used according to `tidewheel.client.address`: never for loopback addresses,
+and never for a token over plain HTTP. Redirects are not followed, because a broker never sends them and the
+target would receive the token.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class HttpCalls:
-    """A broker's HTTP interface at an address; `http` goes before the environment, and so does a `token`."""
+    """The HTTP interface of a broker. `http` and `token` take precedence over the environment."""
 
     def __init__(self, http: str | None, token: str | None = None, program: str = "tidewheel") -> None:
-        """`program` is the User-Agent, which the journal keeps (`services.ops.journal`)."""
+        """`program` is the User-Agent, which is stored in the journal (`services.ops.journal`)."""
         settings = client_settings(http)
         self._program = program
         self.address: HttpAddress = reachable(settings.http.all)
@@ -61,7 +62,7 @@ class HttpCalls:
         self._opener = opener(tls, self._proxy)
 
     def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
-        """Return the answer to a request; raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
+        """Return the answer to a request; raise `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
         headers = {"User-Agent": self._program}
         if body is not None:
             headers["Content-Type"] = JSON
@@ -89,7 +90,7 @@ class HttpCalls:
         )
 
     def late(self, wait_seconds: float) -> AnswerLate:
-        """Return the error for a request that was taken, and not answered in time."""
+        """Return the error for a request that was accepted but not answered in time."""
         return AnswerLate(
             f"{self.address} said nothing for {wait_seconds:.0f} s. See whether it was done before you ask "
             "again, and what the broker waits for: its log, and of a node tidewheel cluster status."
@@ -97,24 +98,24 @@ class HttpCalls:
 
 
 class Unfollowed(HTTPRedirectHandler):
-    """Takes a redirect for a refusal."""
+    """Treats redirects as errors."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Do not follow redirects."""
 
 
 def opener(tls: ssl.SSLContext | None = None, proxy: Proxy | None = None) -> OpenerDirector:
-    """Return what opens URLs, through a proxy if one is given; follows no redirect."""
+    """Return a URL opener that uses the given proxy and does not follow redirects."""
     proxies = ProxyHandler({} if proxy is None else dict.fromkeys(("http", "https"), proxy.url))
     return build_opener(proxies, Unfollowed(), HTTPSHandler(context=tls))
 
 
 def client_settings(http: str | None) -> ClientSettings:
-    """Return which broker is called; `http` goes before the environment and the file.
+    """Return the broker to call. `http` takes precedence over the environment and the file.
 
-    What a broker listens on may be "every address" (0.0.0.0): from here that is this machine. A file that
-    nobody has named, but that lies in the working directory, may have come with somebody's code: it sends a
-    token nowhere else. Raises `ConfigurationError`, `TokenAstray`.
+    A broker's wildcard listen address (0.0.0.0) is replaced by the loopback address. A settings file that was
+    not specified explicitly but is in the working directory may come from an untrusted source. It must not
+    cause a token to be sent to another machine. Raises `ConfigurationError`, `TokenAstray`.
     """
     found = look_up(settings_of(ClientSettings), {"http": http})
     addresses = tuple(
@@ -132,7 +133,9 @@ def client_settings(http: str | None) -> ClientSettings:
 
 
 def reachable(addresses: Sequence[HttpAddress]) -> HttpAddress:
-    """Return the first address that takes a connection; the first of all if none does, or it is alone."""
+    """Return the first address that accepts a connection, or the first address if there is only one or none
+    accepts.
+    """
     for address in addresses if len(addresses) > 1 else ():
         with suppress(OSError), socket.create_connection(address.bare, timeout=CONNECT_SECONDS):
             return address
@@ -140,21 +143,24 @@ def reachable(addresses: Sequence[HttpAddress]) -> HttpAddress:
 
 
 def trusting(authorities: Path | None) -> ssl.SSLContext:
-    """Return a context that trusts a file's certificates, or the system's; raises `ConfigurationError`."""
+    """Return a TLS context that trusts the certificates in a file or of the system; raise
+    `ConfigurationError`.
+    """
     try:
         context = ssl.create_default_context(cafile=str(authorities) if authorities else None)
-    except OSError as error:  # an SSLError is one
+    except OSError as error:  # SSLError is a subclass of OSError
         raise ConfigurationError(
             f"TIDEWHEEL_HTTP_CA is {str(authorities)!r}: {error.strerror or error}."
             " Name a file of certificates (PEM)."
         ) from error
     if authorities:
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # one in the file is trusted, whoever signed it
+        # accept a non-root certificate as a trust anchor
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def untrusted(address: HttpAddress, error: ssl.SSLCertVerificationError) -> BrokerUnreachable:
-    """Return the error for a certificate that nobody vouches for, or that is another's."""
+    """Return the error for a certificate that is not trusted or does not match the host."""
     return BrokerUnreachable(
         f"What answers at {address} is not trusted: {error.verify_message}. If it is your broker, set "
         "TIDEWHEEL_HTTP_CA to its certificate: certificate.pem in the folder tls of its store."

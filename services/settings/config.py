@@ -40,12 +40,15 @@ class Address(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> Address:
-        """Read HOST:PORT. Raise a ValueError with a sentence that describes the valid form."""
+        """Parse HOST:PORT. Raises ValueError with a description of the valid form."""
         return parse_address(text)
 
 
 def parse_address(text: object, usual_port: int = 8081) -> Address:
-    """Read HOST:PORT (IPv6 in brackets) or http://HOST:PORT/. Raise a ValueError that describes the form."""
+    """Parse HOST:PORT (IPv6 in brackets) or http://HOST:PORT/.
+
+    Raises ValueError with a description of the valid form.
+    """
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
@@ -64,7 +67,7 @@ def parse_address(text: object, usual_port: int = 8081) -> Address:
 
 
 class HttpAddress(NamedTuple):
-    """The address of an HTTP interface; `is_tls` states whether it uses TLS (`https://`)."""
+    """The address of an HTTP interface. `is_tls` is set if it uses TLS (`https://`)."""
 
     host: str
     port: int
@@ -80,12 +83,12 @@ class HttpAddress(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The address of the interface as a URL without a path."""
+        """The base URL of the interface."""
         return f"{'https' if self.is_tls else 'http'}://{self}"
 
     @staticmethod
     def parse(text: object) -> HttpAddress:
-        """Read [http[s]://]HOST:PORT[/]. Raise a ValueError with a sentence that describes the valid form."""
+        """Parse [http[s]://]HOST:PORT[/]. Raises ValueError with a description of the valid form."""
         if isinstance(text, HttpAddress):
             return text
         scheme, marked, rest = str(text).rpartition("://")
@@ -105,7 +108,7 @@ class HttpAddresses(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> HttpAddresses:
-        """Read addresses separated by commas. Raise a ValueError with a sentence on the valid form."""
+        """Parse addresses separated by commas. Raises ValueError with a description of the valid form."""
         if isinstance(text, HttpAddresses):
             return text
         if isinstance(text, HttpAddress):
@@ -130,7 +133,7 @@ Calling = partial(Meta, heading="Commands and clients")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a broker runs."""
+    """The settings of a broker."""
 
     store: Annotated[Path, Stored("Folder of the store; created if missing.")] = Path("tidewheel-store")
     segment_bytes: Annotated[
@@ -299,13 +302,13 @@ class ServeSettings:
 
     @property
     def is_tls_only(self) -> bool:
-        """Whether the protocol port refuses plaintext."""
+        """Whether the gRPC port refuses plaintext."""
         return (self.plaintext or ("off" if self.tls_clients else "on")) == "off"
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """The broker that commands call, the file with its token, and the authorities for its certificate."""
+    """The broker that commands call, the file with its token, and the trusted certificate authorities."""
 
     http: Annotated[
         HttpAddresses,
@@ -343,7 +346,7 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Settings:
     """Return settings from flags (None: not given), environment, file and defaults.
 
-    `config` is the file that a flag names. Raise `ConfigurationError`.
+    `config` is the file given by a flag. Raises `ConfigurationError`.
     """
     found = look_up(settings_of(kind), flags, config)
     return kind(**{name: one.value for name, one in found.items()})
@@ -352,12 +355,12 @@ def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Sett
 def look_up(
     settings: Mapping[str, Setting], flags: Mapping[str, Any], config: Path | None = None
 ) -> dict[str, Found]:
-    """Return the value and the origin of each setting. Raise `ConfigurationError`."""
+    """Return the value and the origin of each setting. Raises `ConfigurationError`."""
     return resolve(settings, all_settings(), flags, os.environ, file_to_read(config, os.environ))
 
 
 def ignored_variables() -> list[str]:
-    """Return a sentence for each variable of the environment that is named like a setting but is not one."""
+    """Return a warning for each environment variable that is named like a setting but is unknown."""
     return unknown_variables(os.environ, all_settings())
 
 
@@ -367,7 +370,7 @@ def all_settings() -> dict[str, Setting]:
 
 
 def secret_in(path: Path | None, name: str) -> str:
-    """Return the stripped text of a small file, or "" without a file. Raise `ConfigurationError`."""
+    """Return the stripped text of a small file, or "" without a file. Raises `ConfigurationError`."""
     try:
         return path.read_text().strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
 """A setting: its name, type, default, bounds and meaning, declared in one place.
 
-A class of settings is a frozen dataclass whose fields are `Annotated[type, Meta(...)]`. The field
-determines the flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file
-(`queue_count`), the help of the command, the documented example and the table in docs/configuration.md.
-`Setting.parse` reads values of all sources: text, or numbers and booleans of TOML.
+A class of settings is a frozen dataclass whose fields are `Annotated[type, Meta(...)]`. The field determines
+the flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file (`queue_count`), the
+help of the command, the documented example and the table in docs/configuration.md. `Setting.parse` parses
+values from all sources: text, or TOML numbers and booleans.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Setting(NamedTuple):
         return f"{VARIABLE_PREFIX}{self.name.upper()}"
 
     def parse(self, value: object) -> Any:
-        """Return a value of the setting's type. Raise a ValueError that states the valid values."""
+        """Return a value of the setting's type. Raises ValueError with a description of the valid values."""
         if self.choices:
             if value not in self.choices:
                 raise ValueError(f"it must be {' or '.join(map(repr, self.choices))}")
@@ -74,7 +74,10 @@ class Setting(NamedTuple):
 
 
 def settings_of(*kinds: type) -> dict[str, Setting]:
-    """Return the settings of classes by name, in order of declaration; of equal names, the first is used."""
+    """Return the settings of classes by name, in order of declaration.
+
+    If a name occurs twice, the first is used.
+    """
     found: dict[str, Setting] = {}
     for setting in (setting for kind in kinds for setting in declared(kind)):
         found.setdefault(setting.name, setting)
@@ -94,7 +97,7 @@ def declared(kind: type) -> Iterable[Setting]:
 
 
 def without_none(type_: Any) -> Any:
-    """Return X of `X | None`."""
+    """Return X for `X | None`."""
     if get_origin(type_) not in (Union, UnionType):
         return type_
     (bare,) = (part for part in get_args(type_) if part is not NoneType)
@@ -107,7 +110,7 @@ def plain(number: float) -> str:
 
 
 def truth(value: object) -> bool:
-    """Read a boolean."""
+    """Parse a boolean."""
     if isinstance(value, bool):
         return value
     if str(value).lower() in TRUE | FALSE:
@@ -116,7 +119,7 @@ def truth(value: object) -> bool:
 
 
 def whole(value: object) -> int:
-    """Read a whole number; underscores such as in 1_000 are allowed."""
+    """Parse an integer. Underscores, such as in 1_000, are allowed."""
     try:
         if isinstance(value, str) or type(value) is int:
             return int(value)
@@ -126,7 +129,7 @@ def whole(value: object) -> int:
 
 
 def number(value: object) -> float:
-    """Read a number; infinity and NaN are refused."""
+    """Parse a number. Infinity and NaN are refused."""
     found = math.nan
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         with suppress(ValueError):
@@ -137,14 +140,14 @@ def number(value: object) -> float:
 
 
 def text(value: object) -> str:
-    """Read text."""
+    """Return a text; raise ValueError for a value of another type."""
     if not isinstance(value, str):
         raise ValueError("it must be text, in quotes")
     return value
 
 
 def path(value: object) -> Path:
-    """Read a path."""
+    """Parse a path."""
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError("it must be a path")
     return Path(value)

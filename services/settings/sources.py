@@ -1,11 +1,12 @@
-"""Sources of the values of settings: for each setting, a flag takes precedence over a variable, a variable
-over the file, and the file over the default.
+"""Sources of setting values.
+
+A flag takes precedence over a variable, a variable over the file, and the file over the default.
 
 The file is a TOML file with one key per setting. It is given by `--config` or `TIDEWHEEL_CONFIG`; the default
 is `tidewheel.toml` in the working directory, if it exists. A relative path in the file is relative to the
-file. An empty variable counts as unset. An unknown key of the file is refused with the nearest name, because
-a setting that is silently ignored is worse than a broker that does not start. An unknown `TIDEWHEEL_*`
-variable may belong to an application: each command warns about the variable (`unknown_variables`).
+file. An empty variable counts as unset. An unknown key in the file is refused with the nearest known name,
+because a setting that is silently ignored is worse than a broker that does not start. An unknown
+`TIDEWHEEL_*` variable may belong to an application, so commands only print a warning (`unknown_variables`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> dict[str, Found]:
-    """Return the value of each setting. Raise a `ConfigurationError` that names every invalid source.
+    """Return the value of each setting. Raises a `ConfigurationError` that names every invalid source.
 
     `flags` contains the flags (None: not given); `known` contains all valid names of a file or variable.
     """
@@ -122,7 +123,10 @@ def file_to_read(named: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
-    """Return the keys and values of a file. Raise `InputUnreadable`, or `UnknownSetting` for a key."""
+    """Return the keys and values of a file.
+
+    Raises `InputUnreadable`, or `UnknownSetting` for an unknown key.
+    """
     import tomllib
 
     try:
@@ -139,7 +143,7 @@ def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
 
 
 def unknown_variables(environ: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable that has the prefix of settings but is not a setting."""
+    """Return a warning for each variable that has the prefix of settings but is unknown."""
     others = (name.removeprefix(VARIABLE_PREFIX) for name in OTHER_VARIABLES)
     names = {*map(str.upper, known), *others}
     given = (name for name in environ if name.startswith(VARIABLE_PREFIX) and not KUBERNETES.fullmatch(name))
@@ -150,7 +154,7 @@ def unknown_variables(environ: Iterable[str], known: Iterable[str]) -> list[str]
 
 
 def unknown(where: str, name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the sentence about an unknown name, with the nearest known name after a prefix."""
+    """Return the message about an unknown name, with the nearest known name after a prefix."""
     (nearest, *_) = [*get_close_matches(name, names, 1), ""]
     return f"{where} is no setting; " + (
         f"did you mean {prefix}{nearest}?" if nearest else "tidewheel config example lists all."

@@ -1,1 +1,1 @@
-"""How a broker does: what is asked of it, and rows that judge the answers."""
+"""The state of a broker: requests, and rows that evaluate the answers."""

@@ -1,11 +1,12 @@
-"""The requests by which the state of a broker, its nodes and an audit is judged.
+"""Requests for the evaluation of a broker, its nodes, and an audit.
 
 A missing answer is an `Unread` with the reason: a missing right or an unreachable node hides no other answer.
-Errors propagate only if no Tidewheel broker answers: `BrokerUnreachable`, `AnswerLate`. All requests go to
-the leader if its address was given, else to the first; other addresses are asked only for their view of the
-cluster. Addresses reported by a broker are never dialled, so a token is sent only where the caller sends it.
+Errors propagate only if no Tidewheel broker answers: `BrokerUnreachable`, `AnswerLate`. All requests are sent
+to the leader if its address is given, and otherwise to the first address. Other addresses are queried only
+for their view of the cluster. Addresses reported by a broker are never used, so that a token is sent only to
+addresses given by the caller.
 
-Cost: eight sequential requests. Groups and metrics are full scans in the broker.
+Cost: eight sequential requests. Groups and metrics require full scans in the broker.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ JSON_ANSWERS: Final = {
 
 
 class Api(Protocol):
-    """Calls of one broker's HTTP interface."""
+    """API calls to one broker."""
 
     @property
     def address(self) -> str:
         """The address that is called."""
 
     def get(self, *path: str) -> Any:
-        """Return an answer in JSON; raise `TidewheelError`."""
+        """Return a JSON answer; raise `TidewheelError`."""
 
     def probe(self, path: str) -> tuple[int, str]:
-        """Return status and text, whatever the status."""
+        """Return status and text, regardless of the status."""
 
 
 def answers_of(
     api: Api, others: Mapping[str, Api], audits: Path | None, names: frozenset[str] | None = None
 ) -> Answers:
-    """Return the answers for `services.status.judgement`; only `names`, if given.
+    """Return the answers for `services.status.judgement`, restricted to `names` if given.
 
-    `others` are further nodes by their address. Raise `BrokerUnreachable`, `AnswerLate`.
+    `others` are further nodes by address. Raises `BrokerUnreachable`, `AnswerLate`.
     """
     questions = Questions()
     found: dict[str, Any] = {"ready": questions.asked(partial(ready, api))}
@@ -74,7 +75,7 @@ def answers_of(
 
 
 class Questions:
-    """Requests to one broker; after a late answer, skip the rest."""
+    """Requests to one broker. After a late answer, the remaining requests are skipped."""
 
     def __init__(self) -> None:
         self.is_answered = False
@@ -82,7 +83,7 @@ class Questions:
         self._is_late = False
 
     def asked(self, ask: Callable[[], Any]) -> Any:
-        """Return an answer or `Unread`; raise an error that holds for all answers."""
+        """Return an answer or `Unread`. Errors that apply to all answers are raised."""
         if self._is_late:
             return Unread(NOT_ASKED)
         try:
@@ -99,13 +100,13 @@ class Questions:
 
 
 def leading(nodes: Mapping[str, Any]) -> str:
-    """Return the address of the leader; empty if unknown."""
+    """Return the address of the leader, or an empty string if it is unknown."""
     leads = (one for one, said in nodes.items() if isinstance(said, dict) and said["role"] == LEADING)
     return next(leads, "")
 
 
 def ready(api: Api) -> tuple[int, str]:
-    """Return status and text of `/readyz`; raise `BrokerUnreachable` if it is not Tidewheel's."""
+    """Return status and text of `/readyz`; raise `BrokerUnreachable` if the server is not Tidewheel."""
     status, text = api.probe("/readyz")
     if status == NOT_READY or (status == READY and text.startswith("ready\n")):
         return status, text
@@ -135,7 +136,7 @@ def figures(text: str) -> dict[str, float]:
 
 
 def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
-    """Return the summary of a folder's newest run; None if there is none."""
+    """Return the summary of the newest run in a folder, or None if there is none."""
     if not (out / "runs").is_dir():
         return None
     try:
@@ -161,7 +162,7 @@ def newest_audit(out: Path) -> dict[str, Any] | Unread | None:
 
 
 def cluster_of(api: Api) -> Any:
-    """Return a node's view of its cluster; None for a single broker."""
+    """Return a node's view of its cluster, or None for a single broker."""
     try:
         return api.get("cluster")
     except NotFound:
@@ -177,5 +178,5 @@ def _view_of(node: Api) -> Any:
 
 
 def _broker_ms(clock: Any) -> int:
-    """Return the broker's real time in ms; this machine's if unread."""
+    """Return the broker's real time in ms, or this machine's time if it could not be read."""
     return now_ms() if isinstance(clock, Unread) else int(clock["now_ms"]) - int(clock["offset_ms"])

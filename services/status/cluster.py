@@ -1,4 +1,4 @@
-"""What a node says of its cluster (`GET /api/cluster`) as rows, for the command and the console."""
+"""Table rows for a node's view of its cluster (`GET /api/cluster`), for the command and the console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODES: Final = ("node", "copy to byte", "needs record", "behind", "lag", "suppor
 
 
 def facts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what a node knows of its cluster; names in capitals are of what is wrong."""
+    """Return the facts of a node about its cluster. Names of problems are in capitals."""
     leader = found["leader"]
     rows = [
         ("node", f"{found['node']}, {found['role']}"),
@@ -53,14 +53,14 @@ def node_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def versions(found: dict[str, Any]) -> str:
-    """Say which version of records is finalized, and up to which the node supports them."""
+    """Return text about the finalized version of records and the version that the node supports."""
     finalized, supported = found["finalized_version"], found["supported_version"]
     said = "not known yet" if finalized is None else f"{finalized} is finalized"
     return f"{said}, the node supports up to {supported}"
 
 
 def behind(found: dict[str, Any]) -> str:
-    """Say how far a node is behind the shared log, or how much of the leader's nobody has accepted."""
+    """Return text about the lag of a node behind the shared log, or about the leader's unaccepted bytes."""
     if found["role"] == "leading":
         return f"{found['unaccepted_bytes']} bytes are not accepted yet"
     if found["lag_ms"] is None:
@@ -69,7 +69,7 @@ def behind(found: dict[str, Any]) -> str:
 
 
 def progressed(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say what is not in a checkpoint, and of a leader what is due and is not done."""
+    """Return rows about log data after the newest checkpoint, and about a leader's overdue work."""
     beyond_bytes, progress = found.get("beyond_checkpoint_bytes"), found.get("progress")
     rows = [] if beyond_bytes is None else [("beyond", f"{beyond_bytes} bytes after the newest checkpoint")]
     if progress is None:
@@ -88,21 +88,21 @@ def progressed(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def heard(lag: dict[str, Any]) -> str:
-    """Say since when a follower has not had all that its leader has."""
+    """Return text about the time since a follower was up to date with its leader."""
     if lag["heard_ms_ago"] is None:
         return f"not heard of for {span(lag['lag_ms'])}"
     return f"had all {span(lag['lag_ms'])} ago"
 
 
 def skewed(skew_ms: int | None) -> str:
-    """Say how the clock of a node differs from the engine's."""
+    """Return text about the difference between the clocks of a node and the engine."""
     if skew_ms is None:
         return "not compared yet"
     return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
 
 
 def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
-    """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
+    """Return the row of a node: its copy, and the number of records that the shared log retains for it."""
     if copy is None:
         return name, "none yet", "-", "-", "-", "-", "-"
     kept = f"{found['next_record'] - copy['next_record']} records"

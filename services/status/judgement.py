@@ -18,8 +18,8 @@
 Rules
 1. An unknown value is UNKNOWN, with the reason, never OK.
 2. A row that is not OK names a command.
-3. States describe the present. Totals since the start are shown; only early deliveries are judged, and
-   messages that groups missed, for `MISSED_WARN_MS` after the last.
+3. States describe the present. Totals since the start are shown but not evaluated, except early deliveries,
+   and missed messages of groups for `MISSED_WARN_MS` after the last.
 
 Weak spot: the age of a group's oldest message does not distinguish a backlog from a long lease or a retry
 delay.
@@ -63,7 +63,7 @@ class Unread(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """One value judged for a row."""
+    """A value that is evaluated for a row."""
 
     name: str
     value: float
@@ -72,7 +72,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: name, state, sentence, and the command that shows more (empty if none)."""
+    """One row: name, state, message, and the command that shows more (empty if there is none)."""
 
     name: str
     state: State
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Warning and critical thresholds by unit; units without one are not judged."""
+    """Warning and critical thresholds by unit. Values of other units are not evaluated."""
 
     warn: Mapping[Unit, float] = field(default_factory=dict)
     crit: Mapping[Unit, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Limits:
 
 
 class Check(NamedTuple):
-    """One check: title of its row, answer it needs, default limits, accepted units, judge."""
+    """One check: row title, required answer, default limits, accepted units, and evaluation function."""
 
     title: str
     needs: str
@@ -131,14 +131,14 @@ def parse_limit(text: str) -> tuple[Unit, float]:
 
 
 def limit_text(unit: Unit, value: float) -> str:
-    """Format a value for `parse_limit`."""
+    """Format a value in a form that `parse_limit` accepts."""
     if unit is Unit.SPAN:
         return span(int(value))
     return f"{value * 100:g}%" if unit is Unit.PART else f"{value:g}"
 
 
 def as_plain(row: Row) -> dict[str, Any]:
-    """Return a row for JSON; spans in ms, parts from 0 to 1."""
+    """Return a row as JSON values, with time spans in ms and fractions from 0 to 1."""
     return {
         "name": row.name,
         "state": row.state.name,
@@ -149,7 +149,7 @@ def as_plain(row: Row) -> dict[str, Any]:
 
 
 def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
-    """Return the row of a check; UNKNOWN if its answer is missing."""
+    """Return the row of a check, which is UNKNOWN if its answer is missing."""
     check = CHECKS[name]
     found = answers[check.needs]
     if isinstance(found, Unread):
@@ -162,14 +162,17 @@ def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
 
 
 def probed(name: str, answers: Answers, limits: Limits) -> Row:
-    """Return the row of `tidewheel check`; `cluster` on a broker without one is UNKNOWN."""
+    """Return the row of `tidewheel check`. The check `cluster` is UNKNOWN for a single broker."""
     if name == "cluster" and answers["cluster"] is None:
         return Row("copies", State.UNKNOWN, "this broker is no node of a cluster", "tidewheel status")
     return judged(name, answers, limits)
 
 
 def screen(answers: Answers) -> list[Row]:
-    """Return all rows of `tidewheel status`: those of an audit and of holds only if there are any."""
+    """Return all rows of `tidewheel status`.
+
+    Rows for an audit and for held topics are included only if there are any.
+    """
     names = [name for name in CHECKS if name != "audit" or answers["audit"] is not None]
     return [serving(answers), *(judged(name, answers) for name in names), *held(answers)]
 
@@ -179,11 +182,11 @@ def worst(rows: Iterable[Row]) -> State:
     return max((row.state for row in rows), default=State.OK)
 
 
-# The rows, in their order on the screen.
+# Rows, in screen order.
 
 
 def serving(answers: Answers) -> Row:
-    """Judge readiness by the status and text of `/readyz`."""
+    """Evaluate readiness from the status and text of `/readyz`."""
     said = answers["ready"]
     if isinstance(said, Unread):
         return Row("serving", State.UNKNOWN, said.why, "tidewheel doctor client HOST:PORT")
@@ -203,7 +206,7 @@ def serving(answers: Answers) -> Row:
 
 
 def on_time(answers: Answers, limits: Limits) -> Row:
-    """Judge whether timers are delivered on time."""
+    """Evaluate whether timers are delivered on time."""
     found, late = answers["timers"], answers["timers"]["lateness"]
     next_ms = found["next_due_ms"]
     ahead_ms = None if next_ms is None else int(next_ms) - int(found["now_ms"])
@@ -231,7 +234,7 @@ _NO_TIMER: Final = "no timer is pending"
 
 
 def held(answers: Answers) -> list[Row]:
-    """Return a row about the topics whose timers are held or being released, if there are any."""
+    """Return a row for the topics whose timers are held or being released, if there are any."""
     found = [] if isinstance(answers["timers"], Unread) else answers["timers"].get("held", [])
     if not found:
         return []
@@ -253,11 +256,11 @@ def _held_text(one: Answer, answers: Answers) -> str:
 
 
 def keeping_up(answers: Answers, limits: Limits) -> Row:
-    """Judge the lag of consumer groups, and what they have missed lately."""
+    """Evaluate the lag of consumer groups, and their recently missed messages."""
     lagging, missed = _lagging(answers, limits), _missed_lately(answers)
     if missed is None:
         return lagging
-    # A warning about what is gone names its own command; what may still be lost comes first.
+    # The command for missed messages is shown only if no lag is reported, because lag may still cause losses.
     see = missed.see if lagging.state is State.OK else lagging.see
     return Row(
         lagging.name, max(lagging.state, missed.state), f"{missed.said}; {lagging.said}", see, lagging.figures
@@ -265,9 +268,9 @@ def keeping_up(answers: Answers, limits: Limits) -> Row:
 
 
 def _missed_lately(answers: Answers) -> Row | None:
-    """Return a warning about messages that retention deleted before a group had finished them.
+    """Return a warning about messages that retention deleted before a group had processed them.
 
-    None if the last of them is `MISSED_WARN_MS` ago.
+    Returns None if the last one is older than `MISSED_WARN_MS`.
     """
     lately = [
         one
@@ -311,7 +314,7 @@ def _lagging(answers: Answers, limits: Limits) -> Row:
 
 
 def decided(answers: Answers, limits: Limits) -> Row:
-    """Judge open and expired transactions."""
+    """Evaluate open and expired transactions."""
     found, measured = answers["halves"], answers["figures"]
     age_ms = age_of(found["oldest_open_ms"], answers["now_ms"])
     figures: tuple[Figure, ...] = (
@@ -338,7 +341,7 @@ def decided(answers: Answers, limits: Limits) -> Row:
 
 
 def given_up(answers: Answers, limits: Limits) -> Row:
-    """Judge the dead letters of groups."""
+    """Evaluate the dead letters of groups."""
     groups = [one for one in answers["dead_letters"]["groups"] if one["count"]]
     count = sum(one["count"] for one in groups)
     ages_ms = [age_of(one["oldest_ms"], answers["now_ms"]) for one in groups if one["oldest_ms"]]
@@ -356,7 +359,7 @@ def given_up(answers: Answers, limits: Limits) -> Row:
 
 
 def room(answers: Answers, limits: Limits) -> Row:
-    """Judge the free space of the broker's disk."""
+    """Evaluate the free space of the broker's disk."""
     measured, cluster = answers["figures"], answers["cluster"]
     used = _figure(measured, "mq_disk_used_ratio")
     if used is None:
@@ -370,7 +373,7 @@ def room(answers: Answers, limits: Limits) -> Row:
 
 
 def copies(answers: Answers, limits: Limits) -> Row:
-    """Judge the nodes of a cluster and the lag of their copies."""
+    """Evaluate the nodes of a cluster and the lag of their copies."""
     if answers["cluster"] is None:
         return Row("copies", State.OK, "one broker alone: no cluster, no copies")
     asked = {"": answers["cluster"], **answers["nodes"]}
@@ -394,14 +397,14 @@ def copies(answers: Answers, limits: Limits) -> Row:
     bad = [(state, said) for state, said in told if state is not State.OK]
     state = max((state for state, _ in bad), default=State.OK)
     faults = [said for _, said in sorted(bad, key=lambda pair: -pair[0])]
-    # Several nodes often report the same fault.
+    # Several nodes may report the same fault.
     said = "; ".join([*dict.fromkeys(faults), _roles(found, lags_ms)])
     at = _at_other(found, answers)
     return Row("copies", state, said, f"tidewheel cluster {'status' if at else 'nodes'}{at}", figures)
 
 
 def audited(answers: Answers, limits: Limits) -> Row:
-    """Judge the newest audit run."""
+    """Evaluate the newest audit run."""
     found = answers["audit"]
     if found is None:
         where = f" in {answers['out']}" if "out" in answers else ""
@@ -421,9 +424,9 @@ def audited(answers: Answers, limits: Limits) -> Row:
 
 READY: Final = 200
 SEE: Final = ", see: "
-"""In a line of `/readyz`: what follows is the command that shows more."""
+"""Separator in a line of `/readyz` before the command that shows more."""
 MISSED_WARN_MS: Final = 24 * 3_600_000
-"""For so long a group that has missed messages is a warning: the count itself stays."""
+"""How long missed messages of a group cause a warning. The count itself remains."""
 LEADING: Final = "leading"
 CRITICAL_OF_A_NODE: Final = (
     ("halted", "is halted"),
@@ -441,7 +444,7 @@ WARNING_OF_A_NODE: Final = (
 
 
 def age_of(moment_ms: str | None, now_ms: int) -> int:
-    """Return the age of a moment in ms; 0 for None."""
+    """Return the age of a time in ms, or 0 for None."""
     return 0 if moment_ms is None else max(0, now_ms - int(moment_ms))
 
 
@@ -458,12 +461,12 @@ def why_behind(group: Answer) -> str:
 
 
 def _figure(measured: Mapping[str, float] | Unread, name: str) -> float | None:
-    """Return a metric; None if unknown."""
+    """Return a metric, or None if it is unknown."""
     return None if isinstance(measured, Unread) else measured.get(name)
 
 
 def _room_of_node(cluster: Answer) -> Row:
-    """Judge the room of a follower, which reports only its fitness to lead."""
+    """Evaluate the disk space of a follower, which reports only its fitness to lead."""
     unfit, leader = cluster.get("unfit") or "", cluster["leader"]
     see = f"tidewheel status --http {leader['http']}" if leader else "tidewheel cluster status"
     if "room" in unfit:
@@ -501,14 +504,14 @@ def _text(value: Any) -> str:
 
 
 def _lags_ms(found: Answer) -> dict[str, int]:
-    """Return replication lags: of all followers on a leader, else this node's own."""
+    """Return replication lags: of all followers on a leader, or of this node otherwise."""
     if found["role"] == LEADING:
         return {f"follower {name}": lag["lag_ms"] for name, lag in found["followers"].items()}
     return {} if found["lag_ms"] is None else {f"node {found['node']}": found["lag_ms"]}
 
 
 def _uncounted(found: Answer, heard: set[str]) -> list[tuple[State, str]]:
-    """Return warnings about copies of unknown lag."""
+    """Return warnings about copies with unknown lag."""
     if found["role"] == LEADING:
         return [] if found["followers"] else [(State.WARN, "no other node has a copy")]
     leader = found["leader"]["node"] if found["leader"] else ""
@@ -525,7 +528,7 @@ def _roles(found: Answer, lags_ms: Mapping[str, int]) -> str:
 
 
 def _at_other(found: Answer, answers: Answers) -> str:
-    """Return the option that names the leader; empty if the leader was asked."""
+    """Return the option for the leader's address, or an empty string if the leader was queried."""
     leader = found["leader"]
     is_leader = answers["cluster"]["role"] == LEADING if isinstance(answers["cluster"], dict) else False
     return "" if is_leader or leader is None else f" --http {leader['http']}"
@@ -546,7 +549,7 @@ def _spans(warn: str, crit: str) -> Limits:
 
 
 HELD_NAMED_MAX: Final = 3
-"""The maximum number of held topics that the row names."""
+"""Maximum number of held topics that the row names."""
 SPAN, COUNT, PART = Unit.SPAN, Unit.COUNT, Unit.PART
 CHECKS: Final[dict[str, Check]] = {
     "late": Check("on time", "timers", _spans("1s", "10s"), (SPAN,), on_time),

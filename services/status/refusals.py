@@ -1,4 +1,4 @@
-"""What to do about each reason for which callers are refused: one table for the command and the console."""
+"""Advice for each reason for which callers are refused, for the command and the console."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ADVICE: Final[dict[str, str]] = {
     "TLS without HTTP/2": "use a client that offers h2 by ALPN",
     "no answer to a ping": "see whether the client's machine was suspended, or a firewall dropped it",
 }
-"""By reason."""
+"""Advice by reason."""
 _BEGINNINGS: Final = (("HTTP/2: ", "see what calls the protocol port: its detail says more"), ("TLS: ", _TLS))
 
 
 def advice(reason: str) -> str:
-    """Return what to do about a reason; empty for one that is not known."""
+    """Return the advice for a reason, or an empty string for an unknown reason."""
     of_kind = (said for beginning, said in _BEGINNINGS if reason.startswith(beginning))
     return ADVICE.get(reason) or next(of_kind, "")

@@ -1,4 +1,4 @@
-"""Verdicts on timers, in one line: what a verb did, or how the timer had ended before."""
+"""One-line descriptions of timer verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Answer = dict[str, Any]
 
 
 def verdict_line(answer: Answer, name: str, topic: str) -> str:
-    """Say a verdict in one line."""
+    """Return the description of a verdict."""
     ended_ms, due_ms = int(answer["ended_ms"]), int(answer["due_ms"])
     was = f"was due {both(due_ms)}" if due_ms else ""
     told = {
@@ -26,7 +26,7 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
 
 
 def ended_line(answer: Answer, name: str, topic: str) -> str:
-    """Say how a timer that has ended stands, in the words of `tidewheel explain`."""
+    """Return the description of a timer that has ended, with the terms of `tidewheel explain`."""
     what = answer["what"]
     if not what:
         return verdict_line(answer, name, topic)
@@ -35,13 +35,13 @@ def ended_line(answer: Answer, name: str, topic: str) -> str:
 
 
 def _ended_text(answer: Answer, usual: str) -> str:
-    """Say how and when a timer had ended before, and why."""
+    """Return how and when a timer had ended before, and why."""
     what = answer["what"]
     return f"{f'was {what}' if what else usual} {_when_and_why(answer)}".strip()
 
 
 def _when_and_why(answer: Answer) -> str:
-    """Say when a timer ended, and why."""
+    """Return when a timer ended, and why."""
     ended_ms = int(answer["ended_ms"])
     return ", ".join(part for part in (both(ended_ms) if ended_ms > 0 else "", answer["note"]) if part)
 
@@ -53,7 +53,7 @@ def _place(answer: Answer) -> tuple[str, str]:
 
 
 def moved_to(due_ms: int) -> str:
-    """Say when a timer that was moved is due; a time that has passed is told."""
+    """Return the due time of a moved timer. A time in the past is reported as delivered."""
     if due_ms <= now_ms():
         return f"now delivered: {both(due_ms)} has passed"
     return f"now due {both(due_ms)}"

@@ -1,1 +1,1 @@
-"""Tools for a store: they look at it, prove it, copy it, and repair what can be made again."""
+"""Tools to inspect, verify, copy, and repair a store."""

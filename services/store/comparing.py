@@ -1,4 +1,4 @@
-"""Facts about timers, compared and picked from, a chunk at a time (see `consumequeue.timerindex_fact`)."""
+"""Comparison of timer facts, chunk by chunk (see `consumequeue.timerindex_fact`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS: Final = ("key", "check", "offset", "at", "extra")
 
 
 def difference(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Facts]:
-    """Yield the facts that are not among the others just so; both come in order."""
+    """Yield the facts that do not occur among the others. Both iterators must be sorted."""
     for both in sorted_runs.passes([_sided(facts, 0), _sided(others, 1)], "key", "check"):
         ordered = both[np.lexsort([both[name] for name in ("side", *reversed(_FIELDS))])]
         is_alone = ordered["side"] == 0
@@ -28,13 +28,16 @@ def difference(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Fact
 
 
 def unrecorded_offsets(timers: StoredTimers) -> Numbers:
-    """Return the timers that are over and whose end no record says: it is said to be where they were set."""
+    """Return the ended timers without a record of their end.
+
+    Such an end has the timer's own offset as its offset.
+    """
     found = [chunk["key"][chunk["key"] == chunk["offset"]] for chunk in timers.ends.newest(timers.disk)]
     return np.concatenate([NO_OFFSETS, *found])
 
 
 def ended_offsets(timers: StoredTimers) -> Numbers:
-    """Return the offsets of all timers whose end is known, ascending: 8 bytes each."""
+    """Return the sorted offsets of all timers with a known end. The result takes 8 bytes per timer."""
     return np.concatenate([NO_OFFSETS, *(chunk["key"].copy() for chunk in timers.ends.newest(timers.disk))])
 
 

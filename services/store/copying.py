@@ -1,16 +1,16 @@
-"""`store snapshot DIR`: a copy of a store that a broker may be writing to, whole as of one durable offset.
+"""`store snapshot DIR`: a complete copy of a store, which a broker may be writing to, at one durable offset.
 
-1. Every segment and keep file is opened; an open file stays readable when retention deletes it.
-2. The newest sound snapshot is read, then the durable offset: so the snapshot is never ahead of the copy.
-   The files of timers that it names are opened; they are copied as far as it counts on them.
-3. Segments are copied up to that offset, zeros follow; then keep files, timers, the snapshot and the small
-   files.
+1. All segments and keep files are opened. An open file stays readable after retention deletes it.
+2. The newest sound snapshot is read before the durable offset, so that it is never ahead of the copy. The
+   timer files that the snapshot names are opened and copied up to the length in the snapshot.
+3. Segments are copied up to the durable offset and padded with zeros. Keep files, timers, the snapshot and
+   small files follow.
 
-Queues and key index are derived and not copied: the copy's first start makes them. (What goes to another node
-has them, too: `services.store.copying_derived`.) The key of users and the
-broker's certificate are not the store's content, and not copied either. It is made beside and
-renamed, so it is whole or not there. Nothing of the store is locked or written. Another node of a cluster
-gets the same files, up to the newest snapshot (`services.cluster.copies.transfer`).
+Queues and key index are derived and are not copied; the first start of the copy builds them. (Copies to other
+nodes include them: `services.store.copying_derived`.) The encryption key and the broker's certificate are not
+part of the store's content and are not copied. The copy is written to a temporary folder and renamed, so that
+it is either complete or absent. The store is neither locked nor written. Another node of a cluster gets the
+same files up to the newest snapshot (`services.cluster.copies.transfer`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNFINISHED: Final = ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy holds."""
+    """The content of a copy."""
 
     path: str
     first_offset: int
@@ -53,9 +53,9 @@ class Copied:
 
 
 def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_key: bool = False) -> Copied:
-    """Copy the store in `root` to the folder `target`, which must be empty or not there.
+    """Copy the store in `root` to the folder `target`, which must be empty or missing.
 
-    The key of its users is left out unless it is asked for: then it must be where a broker looks for it.
+    The encryption key is copied only if `with_key` is set. In this case it must be at its default path.
     """
     check_target(root, target)
     key = _key_in(root) if with_key else ""
@@ -79,9 +79,9 @@ def copy_store(root: Path, target: Path, progress: Progress = unseen, *, with_ke
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file of a copy: its path, its bytes as (position, chunk) back to back, how many they are.
+    """A file of a copy: its path, its length, and its bytes as consecutive (position, chunk) pairs.
 
-    `room_bytes` is what the copy allocates: behind `length` it is zeros.
+    `room_bytes` is the allocated size. The file is padded with zeros after `length`.
     """
 
     path: str
@@ -92,7 +92,7 @@ class FileCopy:
 
 @dataclass(frozen=True, slots=True)
 class HeldStore:
-    """A store whose files are held open: segments, keep files, those of timers, and its newest snapshot."""
+    """A store whose segments, keep files and timer files are held open, and its newest snapshot."""
 
     store: OpenStore
     segments: dict[int, int]
@@ -102,11 +102,11 @@ class HeldStore:
 
     @property
     def end_offset(self) -> int:
-        """How far the log is durable."""
+        """The durable offset of the log."""
         return self.store.durable_offset
 
     def files(self, end_offset: int) -> Iterator[FileCopy]:
-        """Yield the files of a copy whose log ends at `end_offset`, without `durable` and `format`."""
+        """Yield the files of a copy whose log ends at `end_offset`, except `durable` and `format`."""
         yield from self._segments(end_offset)
         for name, descriptor in self.keeps.items():
             yield file_of(f"{layout.KEEP}/{name}", descriptor, None)
@@ -130,7 +130,7 @@ class HeldStore:
 
 
 def hold_store(root: Path, stack: ExitStack) -> HeldStore:
-    """Hold a consistent set of files; look again when the broker rolled or deleted one meanwhile."""
+    """Open a consistent set of files. If the broker added or deleted one in the meantime, try again."""
     for _ in range(_TRIES_MAX):
         opened = stack.enter_context(ExitStack())
         files = StoreFiles(root)
@@ -181,14 +181,14 @@ def _write(held: HeldStore, target: Path, progress: Progress) -> tuple[int, int,
 def _write_file(disk: RealDisk, file: FileCopy) -> None:
     if file.room_bytes:
         disk.allocate(file.path, file.room_bytes)
-    disk.write(file.path, 0, b"")  # a file of no bytes is one, too
+    disk.write(file.path, 0, b"")  # creates the file even if it is empty
     for position, chunk in file.chunks:
         disk.write(file.path, position, chunk)
     disk.sync(file.path)
 
 
 def file_of(path: str, descriptor: int, until: int | None) -> FileCopy:
-    """Return an open file as part of a copy, up to `until` (None: all of it)."""
+    """Return an open file as part of a copy, up to `until` bytes, or completely if `until` is None."""
     length = _file_bytes(descriptor) if until is None else until
     return FileCopy(path, _chunks(descriptor, length), length)
 
@@ -219,7 +219,7 @@ def _key_in(root: Path) -> str:
 
 
 def check_target(root: Path, target: Path) -> None:
-    """Raise `StoreError` for a target that is in use, or lies inside the store."""
+    """Raise `StoreError` if the target is not empty or is inside the store."""
     if target.exists() and not target.is_dir():
         raise StoreError(f"{target} is a file. Name a folder that is empty or not there.")
     if target.exists() and any(target.iterdir()):

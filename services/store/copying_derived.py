@@ -1,14 +1,13 @@
-"""The derived files that a copy may bring along: queues and key index, as a snapshot counts on them.
+"""The derived files of a copy: queues and key index, as named by a snapshot.
 
-They could be made anew from the log, at some 25 us a record; taken along they cost their bytes, a tenth of
-the log's. Nothing here must succeed. The files of queues are sent with the mark that has a start believe them
-only if each can be read and matches the CRC that the snapshot has of it; else all queues are made anew. Each
-block of the key index has a CRC of its own: a file that is gone is left out, and what is not whole, or cannot
-be read, is made anew.
+They could be built from the log at about 25 us per record. Their size is about a tenth of the log. Copying
+them is optional and may fail. Queue files are sent with the mark that makes a start use them only if all of
+them can be read and match the CRC in the snapshot. Otherwise all queues are built from the log. Each block of
+the key index has its own CRC. A missing file is omitted, and incomplete or unreadable files are rebuilt.
 
-The key index has a handful of files, of which a merge deletes some now and then: they are held open. Files of
-queues may be many: each is read when it is sent. Where they are many and small none is sent, for syncing them
-takes longer than the log.
+The key index has only a few files, which merges may delete, so they are held open. There may be many queue
+files, so each is read when it is sent. If there are many small queue files, none is sent, because syncing
+them takes longer than copying the log.
 """
 
 from __future__ import annotations
@@ -30,24 +29,27 @@ from services.store.copying import CHUNK_BYTES, FileCopy, content_of, file_of
 from services.store.reading import StoreFiles
 
 ENTRIES_PER_FILE_MIN: Final = 100
-"""How many entries the files of queues have at least, on average, if they are sent."""
+"""Minimum average number of entries per queue file. Below this, queue files are not sent."""
 
 
 class HeldDerived:
-    """The derived files of a store that `newest` names; those of the key index are open for `stack`."""
+    """The derived files of a store that `newest` names.
+
+    The files of the key index are held open by `stack`.
+    """
 
     def __init__(self, files: StoreFiles, newest: Snapshot, stack: ExitStack) -> None:
         self._files, self._queues = files, newest.parts[derived.QUEUES]
         self._keys: dict[str, int] = {}
         """The open files of the key index, by path."""
-        with suppress(StoreError):  # a merge was quicker
+        with suppress(StoreError):  # a merge has deleted the file
             for run in keyindex.runs_named(newest.parts[derived.KEYS]):
                 if files.size(run.path) > run.tail_at:
                     self._keys[run.path] = files.open(run.path)
                     stack.callback(os.close, self._keys[run.path])
 
     def copies(self) -> Iterator[FileCopy]:
-        """Yield the files; read each before the next is asked for."""
+        """Yield the files. Each must be read before the next is requested."""
         for path, descriptor in self._keys.items():
             file = file_of(path, descriptor, None)
             yield replace(file, chunks=_all_of(file))
@@ -66,16 +68,18 @@ class HeldDerived:
             yield content_of(layout.QUEUES_WHOLE, mark)
 
     def _read(self, path: str, length: int) -> bytes:
-        """Return up to `length` bytes of a file of queues; none where it is gone, or cannot be read."""
+        """Return up to `length` bytes of a queue file, or no bytes if it is missing or unreadable."""
         with suppress(StoreError):
             return self._files.read(path, 0, length)
         return b""
 
 
 def _all_of(file: FileCopy) -> Iterator[tuple[int, bytes]]:
-    """Yield all of a file: zeros from where the disk cannot read it, for its length was said before.
+    """Yield the content of a file.
 
-    Their blocks lack their CRCs, so the file is taken for a damaged one.
+    From an unreadable position on, it is padded with zeros to the announced length.
+
+    The padded blocks have no valid CRC, so the file is treated as damaged.
     """
     end = 0
     with suppress(OSError):

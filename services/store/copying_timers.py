@@ -1,8 +1,9 @@
-"""The files of timers that a copy of a store needs: those that its snapshot names.
+"""The timer files of a copy, which are those that its snapshot names.
 
-A file changes only behind the length that a snapshot names, and stays while one of the last two snapshots
-names it. So it is held open right after its snapshot was read; where it is gone by then, a newer snapshot has
-come, and the copy begins anew. One that is gone without that is damage, and is told.
+Timer files are only appended to after the length in a snapshot, and are kept as long as one of the last two
+snapshots names them. They are therefore opened immediately after the snapshot is read. If a file is missing,
+a newer snapshot exists and the copy is restarted. If there is no newer snapshot, the missing file is reported
+as damage.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from services.store.timers import timer_files
 
 
 class HeldFile(NamedTuple):
-    """An open file, and how much of it is to be copied (None: all)."""
+    """An open file, and the number of bytes to copy (None: all)."""
 
     descriptor: int
     length: int | None
 
 
 def held_timers(files: StoreFiles, newest: Snapshot | None, stack: ExitStack) -> dict[str, HeldFile] | None:
-    """Return the files of timers by path, held open; None if the broker has deleted one since.
+    """Return the open timer files by path, or None if the broker has deleted one.
 
-    Raise `StoreDamaged` if one is missing though the newest snapshot names it.
+    Raises `StoreDamaged` if a file of the newest snapshot is missing.
     """
     held: dict[str, HeldFile] = {}
     for path, length in ({} if newest is None else timer_files(newest)).items():

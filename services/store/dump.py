@@ -1,7 +1,7 @@
-"""`store dump`: a store's records, queue entries, timers, halves and groups, each as one JSON object.
+"""`store dump`: records, queue entries, timers, half messages and groups of a store, each as one JSON object.
 
-Bodies are text where they are UTF-8, else base64; a compressed body is given unpacked. What is damaged is
-told in its place, as an object with "damaged": true.
+Bodies are text if they are valid UTF-8, and base64 otherwise. Compressed bodies are decompressed. Damage is
+reported in order as an object with "damaged": true.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Line = dict[str, Any]
 
 
 def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator[Line]:
-    """Yield the records that begin at `from_offset` or behind it; only those of `topic`, if it is given.
+    """Yield the records from `from_offset` on, optionally only those of `topic`.
 
-    A half or timer belongs to its real topic as well as to the broker's own.
+    A half message or timer belongs to its real topic and to the internal topic.
     """
     start = max((offset for offset in store.segment_offsets if offset <= from_offset), default=0)
     scan = store.scan(start)
@@ -49,7 +49,7 @@ def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator
 
 
 def record_line(record: Record, record_bytes: int) -> Line:
-    """One record."""
+    """Return a record as a JSON object."""
     return {
         "physical_offset": record.physical_offset,
         "record_bytes": record_bytes,
@@ -70,7 +70,9 @@ def record_line(record: Record, record_bytes: int) -> Line:
 
 
 def word_of(record: Record) -> str:
-    """Return what a record is called here: its kind (`commitlog.kinds`), but message and access."""
+    """Return the kind of a record (`commitlog.kinds`), with "message" for normal messages and "access" for
+    access records.
+    """
     if record.topic == AUTH_TOPIC:
         return "access"
     kind = kind_of(record)
@@ -78,11 +80,11 @@ def word_of(record: Record) -> str:
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
-    """Yield the entries of one queue: in its files and the newest snapshot, then in the log alone.
+    """Yield the entries of one queue: first from its files and the newest snapshot, then from the log.
 
     Raises:
-        TopicNotFound: when there are none; says whether the log knows the topic.
-        StoreError: when the disk cannot read one of its files.
+        TopicNotFound: If the queue has no entries.
+        StoreError: If a queue file cannot be read.
     """
     stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
     key = topic, queue_id
@@ -118,7 +120,9 @@ def _check_readable(files: QueueFiles) -> None:
 def _log_lines(
     store: OpenStore, has_snapshot: bool, topic: str, queue_id: int, from_offset: int
 ) -> Iterator[Line]:
-    """Yield the entries that only a broker's memory has: those of records behind the newest snapshot."""
+    """Yield the entries for records after the newest snapshot, which otherwise exist only in the broker's
+    memory.
+    """
     start = max(store.snapshot_offsets, default=0) if has_snapshot else 0
     for found in store.scan(start):
         one = found.record
@@ -140,22 +144,22 @@ def _entry_line(queue_offset: int, found: Entry, where: str) -> Line:
 
 
 def timer_lines(state: State, topic: str | None) -> Iterator[Line]:
-    """Return the delayed messages that wait, by due time, then those whose end is remembered.
+    """Return the pending delayed messages by due time, then the ended ones in the retained history.
 
-    Of those, the topic is known while the log has their records.
+    The topic of an ended message is known only as long as its record is in the log.
     """
     timers = chain(state.pending_timers(), state.ended_timers())
     return (asdict(one) for one in timers if topic in (None, one.topic))
 
 
 def half_lines(state: State) -> Iterator[Line]:
-    """Return the half messages that are open or expired, then those whose end is remembered."""
+    """Return the open and expired half messages, then the ended ones in the retained history."""
     waiting_first = sorted(state.halves, key=lambda one: one.state not in ("OPEN", "EXPIRED"))
     return (asdict(one) for one in waiting_first)
 
 
 def group_lines(state: State, topic: str | None) -> Iterator[Line]:
-    """Return how far each group is on each queue."""
+    """Return the offsets of each group in each queue."""
     return ({**asdict(one), "lag": one.lag} for one in state.groups if topic in (None, one.topic))
 
 

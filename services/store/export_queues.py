@@ -1,15 +1,16 @@
-"""Write all queues of a store as whole ConsumeQueue files, for tools that read those.
+"""Export of all queues of a store as complete ConsumeQueue files, for tools that read them.
 
     <target>/consumequeue/<topic>/<queue_id>/<20 digits: first byte>     20 bytes an entry, 300,000 a file
 
-The store's own files lack each queue's last entries, which are in its newest snapshot and in its broker's
-memory (`consumequeue.tails`). A start of the core over an overlay has them all; nothing is written into the
-store. Where a file of it is damaged the queues are made anew from the log. A queue whose first entries are
-gone begins with a hole in its first file.
+The files in the store lack the last entries of each queue, which are in the newest snapshot and in the
+broker's memory (`consumequeue.tails`). The core is started on an overlay to obtain all entries. The store is
+not written. If a queue file is damaged, the queues are built from the log. If the first entries of a queue
+are deleted, its first file begins with a hole.
 
-The files get their name together, when all are written; an export that fails leaves none.
+The folder is renamed after all files are written. A failed export leaves no files.
 
-Cost: a start, and 20 bytes an entry. The broker may run meanwhile: the files tell of the store at one moment.
+Cost: a start of the core, and 20 bytes per entry. The broker may be running. The files represent the store at
+one point in time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from services.store.copying import check_target
 from services.store.opening import OpenStore, open_store
 
 _AT_ONCE: Final = 50_000
-"""Entries that are in memory at once."""
+"""Number of entries in memory at a time."""
 _BLOCK_BYTES: Final = 4096
 UNFINISHED: Final = f"{CONSUMEQUEUE}.unfinished"
-"""The folder of the files until all are written. What a killed export left of it the next one removes."""
+"""Temporary folder of the files. The next export removes the folder of an interrupted export."""
 
 
 @dataclass(slots=True, frozen=True)
 class PlannedExport:
-    """What will be written, and what it takes on disk, in blocks of 4 KiB."""
+    """The extent of an export, including the disk space in blocks of 4 KiB."""
 
     queue_count: int
     entry_count: int
@@ -51,7 +52,7 @@ class PlannedExport:
 
 @dataclass(slots=True, frozen=True)
 class ExportedQueues:
-    """What was written."""
+    """The result of an export."""
 
     path: str
     queue_count: int
@@ -64,7 +65,7 @@ def export_queues(
 ) -> ExportedQueues:
     """Write the queues of the store in `root` below `target`; raise a `StoreError`.
 
-    `announce` is called with what will be written, before anything is. An export that fails leaves nothing.
+    `announce` is called with the planned extent before anything is written. A failed export leaves no files.
     """
     _remove_unfinished(target)
     check_target(root, target)
@@ -90,12 +91,12 @@ def export_queues(
     finally:
         _remove_unfinished(target)
         if not was_there:
-            with suppress(OSError):  # it has the files
+            with suppress(OSError):  # fails if the folder contains the exported files
                 target.rmdir()
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove what an export that ended before its time has left."""
+    """Remove the temporary folder of an interrupted export."""
     if (target / UNFINISHED).is_dir():
         shutil.rmtree(target / UNFINISHED)
 
@@ -122,7 +123,7 @@ def _export(queues: list[ConsumeQueue], target: Path) -> ExportedQueues:
 
 
 def _started(store: OpenStore, now_ms: int) -> Broker:
-    """Return the core over an overlay, all of whose queues' files are sound."""
+    """Return a core on an overlay whose queue files are all sound."""
     disk = store.overlay()
     broker = Broker.open(disk, BrokerSettings(), now_ms, store.durable_offset)
     if all(queue.is_sound() for _, _, queue in broker.store.dispatch.queues()):
@@ -136,7 +137,7 @@ def _started(store: OpenStore, now_ms: int) -> Broker:
 
 
 def _parts(queue: ConsumeQueue) -> Iterator[range]:
-    """Yield the queue offsets of each file of a queue."""
+    """Yield the range of queue offsets of each file."""
     at = queue.min_offset
     while at < queue.end_offset:
         end = min(at // QUEUE_FILE_ENTRIES * QUEUE_FILE_ENTRIES + QUEUE_FILE_ENTRIES, queue.end_offset)
@@ -145,7 +146,7 @@ def _parts(queue: ConsumeQueue) -> Iterator[range]:
 
 
 def _write(queue: ConsumeQueue, folder: Path) -> int:
-    """Write the entries of a queue; return the number of its files."""
+    """Write the entries of a queue and return the number of files."""
     count = 0
     for part in _parts(queue):
         at = part.start

@@ -1,4 +1,4 @@
-"""What a look at a store brings up."""
+"""Findings of store verification."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about one part of a store that its operator should know.
+    """A finding about one part of a store.
 
     `part` is log, missing (segments), snapshot, queue, index, partition, names, ends, keep, half, timer,
-    group, or start. `path` is relative to the store. The offsets are of the log (of the queue, for a queue;
-    bytes of the file, for a partition, names and ends), -1 where they say nothing. What `is_damage` is not
-    what was written; the rest is worth knowing, and no harm.
+    group, or start. `path` is relative to the store. The offsets refer to the log. For a queue they are queue
+    offsets, and for partitions, names and ends they are byte positions in the file. The value -1 means not
+    applicable. `is_damage` is set if data differs from what was written. Other findings are informational.
     """
 
     part: str

@@ -1,6 +1,6 @@
-"""`store info`: what is in a store, without its lock and without changing it.
+"""`store info`: the content of a store, without locking or changing it.
 
-Cost: the newest snapshot and the log behind it; the rest is file sizes.
+Cost: the newest snapshot and the log after it are read. Other values are file sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A snapshot, and whether it is what was written."""
+    """A snapshot, and whether it is sound."""
 
     offset: int
     file_bytes: int
@@ -30,7 +30,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class PartSize:
-    """The files of one part of a store: how many, how long, and what they take on disk."""
+    """The files of one part of a store: number, total length, and disk usage."""
 
     name: str
     file_count: int
@@ -40,7 +40,7 @@ class PartSize:
 
 @dataclass(frozen=True, slots=True)
 class TopicSize:
-    """A topic and how many messages its queues were given so far."""
+    """A topic and the number of messages ever stored in its queues."""
 
     topic: TopicState
     message_count: int
@@ -48,10 +48,11 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A store at one moment; offsets are of the log, times in milliseconds since 1970.
+    """A store at one point in time. Offsets refer to the log, and times are in milliseconds since 1970.
 
-    `accepted_offset`: how far a node has taken in what its cluster accepted; None of one that is no node's.
-    `timer_names` and `timer_ends` count what is kept of timers, old and newer facts about the same alike.
+    `accepted_offset` is the offset up to which a node has applied the records accepted by its cluster. It is
+    None if the store does not belong to a node. `timer_names` and `timer_ends` count all stored facts,
+    including superseded ones.
     """
 
     path: str
@@ -75,14 +76,16 @@ class Info:
     parts: list[PartSize]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
+        """Return all fields as JSON values."""
         topics = [{**asdict(one.topic), "message_count": one.message_count} for one in self.topics]
         groups = [{**asdict(one), "lag": one.lag} for one in self.groups]
         return {**asdict(self), "topics": topics, "groups": groups}
 
 
 def info(root: Path, now_ms: int) -> Info:
-    """Look at the store in folder `root`; raise a `StoreError` if it is none, or cannot be read."""
+    """Return information about the store in folder `root`; raise a `StoreError` if it is not a store or
+    cannot be read.
+    """
     store = open_store(root)
     state = fold(store, now_ms)
     counts = _message_counts(state)
@@ -137,7 +140,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _size(path: Path) -> tuple[int, int] | None:
-    """(length, bytes taken on disk); None for a file that a live broker has just deleted."""
+    """Return the length and disk usage of a file, or None if a running broker has just deleted it."""
     try:
         status = path.stat()
     except FileNotFoundError:

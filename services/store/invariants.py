@@ -1,4 +1,4 @@
-"""What must hold between the records of any log, however its broker was treated; written once.
+"""Invariants between the records of a log, which must hold after any crash.
 
     every half is ended at most once      every end names a half that is or was there
     every timer ends at most once         every end names a timer that is or was there (`commitlog.kinds` says
@@ -6,9 +6,9 @@
     no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
     epochs ascend
 
-`verify` asks them of a store and the simulation of every log it made. What damage took, what retention
-deleted and what was copied from another broker cannot be held against a record that names it. Memory: a few
-integers per half, timer and queue.
+They are checked by `verify`, and by the simulation for every log that it creates. References to records that
+were damaged, deleted by retention, or imported from another broker are not checked. Memory: a few integers
+per half message, timer and queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from consumequeue.dispatch import is_indexed
 
 
 class Breach(NamedTuple):
-    """A record that breaks a rule, and how."""
+    """A record that violates an invariant, with a description."""
 
     offset: int
     what: str
@@ -35,7 +35,7 @@ class Breach(NamedTuple):
 
 @dataclass(slots=True)
 class Pairs:
-    """Records of one kind and the ends that name them: halves, or timers."""
+    """Records of one kind (half messages or timers), and the records that end them."""
 
     name: str
     stored: set[int] = field(default_factory=set)
@@ -43,10 +43,10 @@ class Pairs:
 
 
 class Invariants:
-    """The rules over one log; show it every record in log order.
+    """The invariants of one log. Records must be passed in log order.
 
-    `damaged` may grow while the records are seen, as `LogScan.damaged` does. Below `imported_until` the log
-    was copied from another broker. `kept` are the records that outlive their segments.
+    `damaged` may grow while records are passed, as `LogScan.damaged` does. Records below `imported_until`
+    were imported from another broker. `kept` contains the offsets of kept records of deleted segments.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Invariants:
         self._kept = kept
 
     def see(self, record: Record) -> Iterator[Breach]:
-        """Yield the rules that this record breaks, given those before it."""
+        """Yield the invariants that this record violates, given the records before it."""
         if is_indexed(record):
             yield from self._place(record)
         if self.is_copied(record.physical_offset):
@@ -86,16 +86,16 @@ class Invariants:
                         yield from _early(record, fact.due_ms)
 
     def is_lost(self, offset: int) -> bool:
-        """Return whether damage covers this place of the log."""
+        """Return whether a log offset is in a damaged region."""
         at = bisect_left(self._damaged, offset, key=lambda one: one.end_offset - 1)
         return at < len(self._damaged) and self._damaged[at].first_offset <= offset
 
     def must_hold(self, offset: int) -> bool:
-        """Return whether a record that something names must be in the log that was seen."""
+        """Return whether a referenced record must be in the log."""
         return offset >= self._known_from and offset not in self._kept and not self.is_lost(offset)
 
     def is_copied(self, offset: int) -> bool:
-        """Return whether another broker wrote this place of the log."""
+        """Return whether a log offset was imported from another broker."""
         return offset < self._imported_until
 
     def _begin_epoch(self, begun: EpochBegun, record: Record) -> Iterator[Breach]:
@@ -113,7 +113,10 @@ class Invariants:
             yield Breach(record.physical_offset, f"ends a {pairs.name} at {named}, where there is none")
 
     def _end_half(self, end: HalfEnded, record: Record) -> Iterator[Breach]:
-        """Yield an expiry may be followed by the end that an operator chose; else there is one end."""
+        """Check the end of a half message.
+
+        There is one end, except that an operator may resolve an expired half message.
+        """
         if end.how != "EXPIRED":
             yield from self._end(self.halves, end.half_offset, record)
             return
@@ -143,7 +146,7 @@ class Invariants:
 def breaches(
     records: Iterable[FoundRecord], first_offset: int, damaged: Sequence[Damage], imported_until: int = 0
 ) -> list[Breach]:
-    """Return all breaches of a log, given by its records in order."""
+    """Return all violations in a log, given its records in order."""
     rules = Invariants(first_offset, damaged, imported_until)
     return [breach for found in records for breach in rules.see(found.record)]
 

@@ -1,4 +1,4 @@
-"""Records that lie outside the log: those in keep files, and damaged bytes in quarantine."""
+"""Records outside the log: kept records of deleted segments, and damaged bytes in quarantine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUARANTINE: Final = "quarantine"
 
 
 class KeepFiles:
-    """The records that outlive their segments, as the keep files hold them (see `commitlog.keep`)."""
+    """The kept records of deleted segments in the keep files (see `commitlog.keep`)."""
 
     def __init__(self, store: OpenStore) -> None:
         self.offsets: set[int] = set()
@@ -35,19 +35,19 @@ class KeepFiles:
 
 
 def quarantine_path(damage: Damage) -> str:
-    """Return where a copy of damaged bytes of the log is kept."""
+    """Return the quarantine path for damaged bytes of the log."""
     digits = layout.OFFSET_DIGITS
     return f"{QUARANTINE}/{damage.first_offset:0{digits}d}-{damage.end_offset:0{digits}d}"
 
 
 def quarantined(store: OpenStore, damage: Damage) -> bool:
-    """Return whether just these damaged bytes are in quarantine: the damage is known."""
+    """Return whether exactly these damaged bytes are in quarantine, so that the damage is known."""
     path = quarantine_path(damage)
     return store.files.size(path) >= 0 and bytes(store.files.view(path)) == damaged_bytes(store, damage)
 
 
 def set_aside(disk: Disk, path: str) -> None:
-    """Move a file to quarantine, durably; there may be none."""
+    """Move a file to quarantine durably, if it exists."""
     if disk.size(path) >= 0:
         copy = f"{QUARANTINE}/{path.replace('/', '-')}"
         put_aside(disk, copy, bytes(disk.view(path)))
@@ -55,7 +55,7 @@ def set_aside(disk: Disk, path: str) -> None:
 
 
 def put_aside(disk: Disk, path: str, content: bytes) -> None:
-    """Write a file in quarantine, durably."""
+    """Write a file in quarantine durably."""
     disk.delete(path)
     disk.write(path, 0, content)
     disk.sync(path)
@@ -63,14 +63,14 @@ def put_aside(disk: Disk, path: str, content: bytes) -> None:
 
 
 def damaged_bytes(store: OpenStore, damage: Damage) -> bytes:
-    """Return the bytes of a damaged region as they are; shorter where a segment file is."""
+    """Return the bytes of a damaged region. The result is shorter if a segment file is truncated."""
     parts = []
     at = damage.first_offset
     while at < damage.end_offset:
         path, position = store.segments.place(at)
         length = min(damage.end_offset, store.segments.end_of(at)) - at
         if length <= 0:
-            break  # no segment reaches so far
+            break  # the offset is after the last segment
         parts.append(store.files.read(path, position, length) if store.files.size(path) >= 0 else b"")
         at += length
     return b"".join(parts)

@@ -1,9 +1,9 @@
-"""Is this folder a store, and how far may it be read? Nothing is written and no lock is taken.
+"""Opening of a store for reading, up to its durable offset. Nothing is written and no lock is taken.
 
-A live broker publishes its durable offset; what lies behind it may still be under way. A snapshot is only
-written of what is durable, so the newest one counts as published too. A node of a cluster also tells how far
-it has taken in what was accepted (`accepted_offset`): what of that is not synced, a crash may cost its files,
-and its next start reads it again from the shared log.
+A running broker publishes its durable offset. Later records may still be incomplete. A snapshot contains only
+durable data, so the newest snapshot also determines the durable offset. A cluster node also publishes the
+offset up to which it has applied accepted records (`accepted_offset`). A crash may lose the part that is not
+synced, which the next start reads again from the shared log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.store.reading import Overlay, Reader, StoreFiles
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store at one moment: its files, and the published durable offset at which reading stops."""
+    """A store at one point in time: its files, and the durable offset at which reading stops."""
 
     files: Reader
     durable_offset: int
@@ -30,24 +30,29 @@ class OpenStore:
     segment_offsets: list[int]
     snapshot_offsets: list[int]
     unsound: dict[str, str] = field(default_factory=dict)
-    """What is wrong with small files, by path; the next start writes them anew."""
+    """Problems of small files, by path. The next start rewrites these files."""
     accepted_offset: int | None = None
-    """How far a node has taken in what its cluster accepted, synced or not; None of one that is no node's."""
+    """The offset up to which a node has applied accepted records, synced or not.
+
+    None if the store does not belong to a node.
+    """
     version: int = store_format.VERSION
-    """Of its format (`commitlog.store_format`)."""
+    """Version of the store format (`commitlog.store_format`)."""
 
     @property
     def segments(self) -> Segments:
-        """Where in which segment a log offset lies."""
+        """The mapping of log offsets to segments."""
         return Segments(self.segment_offsets, self.segment_bytes)
 
     @property
     def first_offset(self) -> int:
-        """Where the kept log starts; above 0 once retention has deleted segments."""
+        """The first retained log offset. It is above 0 after retention has deleted segments."""
         return self.segment_offsets[0] if self.segment_offsets else self.durable_offset
 
     def overlay(self, until: int | None = None) -> Overlay:
-        """Return a disk over the store's files on which the log ends durably at `until`, a record's start."""
+        """Return an overlay of the store in which the log ends durably at `until`, which must be the start of
+        a record.
+        """
         end = self.durable_offset if until is None else until
         disk = Overlay(self.files)
         layout.reset_durable(disk, end)
@@ -57,13 +62,13 @@ class OpenStore:
         return disk
 
     def scan(self, start_at: int = 0, until: int | None = None) -> LogScan:
-        """Return a pass over the log from `start_at` up to `until`, or to the durable offset."""
+        """Return a scan of the log from `start_at` to `until` or to the durable offset."""
         end = self.durable_offset if until is None else until
         return LogScan(self.overlay(end), self.segment_bytes, start_at, end)
 
 
 def open_store(root: Path) -> OpenStore:
-    """Return the store in folder `root`; raise a `StoreError` that says what is wrong and what to do."""
+    """Return the store in folder `root`; raise a `StoreError` with advice."""
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file. Give --store the folder of a broker.")
     if not root.exists():
@@ -72,7 +77,7 @@ def open_store(root: Path) -> OpenStore:
 
 
 def look_at(files: Reader, name: str) -> OpenStore:
-    """Return the store whose files these are; `name` is what errors call it."""
+    """Return a store from its files. `name` is used in error messages."""
     disk = Overlay(files)
     found = _format_of(disk, name)
     snapshot_offsets = snapshot.offsets(disk)
@@ -96,7 +101,7 @@ def look_at(files: Reader, name: str) -> OpenStore:
 
 
 def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
-    """Return how far the log goes, where nothing says so: as the next start will find it."""
+    """Return the end of the log without a published offset, as the next start will determine it."""
     scan = LogScan(disk, segment_bytes, start_at)
     for _ in scan:
         pass
@@ -104,7 +109,7 @@ def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
 
 
 def _format_of(disk: Overlay, name: str) -> Format:
-    """Return what the store says of itself; raise `NotAStore`, `StoreTooNew` or `StoreTooOld`."""
+    """Return the format of the store; raise `NotAStore`, `StoreTooNew` or `StoreTooOld`."""
     try:
         found = store_format.read(disk)
     except (NotAStore, StoreTooNew, StoreTooOld) as error:

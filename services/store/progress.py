@@ -1,12 +1,12 @@
-"""How a long tool says how far it is."""
+"""Progress reports of long-running tools."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many bytes are done, and how many there are."""
+"""Called with the current operation, the number of processed bytes, and the total number of bytes."""
 
 
 def unseen(what: str, done_bytes: int, total_bytes: int) -> None:
-    """Tell nobody of progress."""
+    """Ignore progress."""

@@ -1,10 +1,10 @@
-"""A store to be looked at: its files opened read-only, and a disk over them whose writes go nowhere.
+"""Read-only access to a store, and an overlay that keeps writes in memory.
 
-The tools fold the log with the broker's own code, which writes while it starts (it cuts the tail, catches up
-its queues). `Overlay` takes those writes into memory and never into a file; what it is told to write to the
-log it drops, since nobody reads behind the offset at which the tools stop. So a live store can be looked at,
-without its lock, by a user who may not even write there. Memory: what a start would write, 20 bytes per
-record behind the newest snapshot.
+The tools replay the log with the broker's own code, which writes during its start (it truncates the tail and
+updates the queues). `Overlay` stores these writes in memory and never in a file. Writes to the log are
+discarded, because nothing is read after the offset at which the tools stop. A store in use can therefore be
+examined without its lock, and by a user without write permission. Memory: the writes of a start, which are 20
+bytes per record after the newest snapshot.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ _NEVER_WRITTEN: Final = (layout.COMMITLOG, layout.RESERVE)
 
 
 class Reader(Protocol):
-    """The reading half of `commitlog.disk.Disk`."""
+    """The read operations of `commitlog.disk.Disk`."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted. The list is empty if the folder does not exist."""
 
     def size(self, path: str) -> int:
-        """Return the file's length in bytes; -1 if there is no such file."""
+        """Return the file's length in bytes, or -1 if the file does not exist."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer at the end of the file."""
+        """Return up to `length` bytes from `position`, or fewer at the end of the file."""
 
     def view(self, path: str) -> View:
-        """Return the whole file to read in place."""
+        """Return a view of the whole file."""
 
 
 class StoreFiles:
-    """The files under `root`, read-only; a file is opened anew for each read, so nothing stays open.
+    """Read-only access to the files under `root`. Files are opened for each read and not kept open.
 
-    What the disk cannot read is a `FileUnreadable`: a `StoreError`, and as of any disk an OSError. Of a file
-    that may not be read, or has gone meanwhile, a plain `StoreError` says what to do: that is no damage.
+    A read error of the disk raises `FileUnreadable`, which is both a `StoreError` and an OSError. A missing
+    permission or a file that was deleted in the meantime raises a plain `StoreError`, because it is not
+    damage.
     """
 
     def __init__(self, root: Path) -> None:
@@ -83,7 +84,9 @@ class StoreFiles:
         return View(lambda position, wanted: self.read(path, position, wanted), length)
 
     def open(self, path: str) -> int:
-        """Return a descriptor to read one file, to be closed by the caller; raise `StoreError`."""
+        """Open a file for reading and return its descriptor, which the caller must close; raise
+        `StoreError`.
+        """
         try:
             return os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -102,14 +105,14 @@ class StoreFiles:
 
 @dataclass(slots=True)
 class _Patched:
-    """A file whose first `kept_bytes` are those below, followed by `tail`."""
+    """A file that consists of the first `kept_bytes` of the underlying file, followed by `tail`."""
 
     kept_bytes: int
     tail: bytearray = field(default_factory=bytearray)
 
 
 class Overlay:
-    """A `Disk` over `below` that keeps its writes in memory; the log below is never written."""
+    """A `Disk` that keeps writes to the files of `below` in memory. The log is never written."""
 
     def __init__(self, below: Reader) -> None:
         self._below = below
@@ -139,7 +142,7 @@ class Overlay:
         return below + bytes(patched.tail[start : start + length - kept])
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the bytes of many (position, length) back to back."""
+        """Return the concatenated bytes of many (position, length) ranges."""
         return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> View:
@@ -175,30 +178,30 @@ class Overlay:
             del self._patched[name]
 
     def allocate(self, path: str, length: int) -> None:
-        """Only the log allocates, and the log is not written."""
+        """Do nothing, because only the log is preallocated."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
         self.write(path, position, data)
 
     def sync(self, path: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        """Keep nothing."""
+        """Do nothing."""
         return {}
 
     def sync_folder(self, folder: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def will_need(self, path: str) -> None:
-        """Read nothing ahead: this is a look."""
+        """Do nothing."""
 
     def usage(self) -> tuple[int, int]:
-        """As an empty disk: whoever only looks never makes room."""
+        """Return the usage of an empty disk, so that no space is freed."""
         return 1, 1
 
     def _patch(self, path: str, position: int) -> _Patched:
-        """Return the patch of a file, made so that `position` does not lie in what is kept from below."""
+        """Return the patch of a file, which is extended so that `position` is not in the kept part."""
         patched = self._patched.get(path)
         size = -1 if self._is_deleted(path) else self._below.size(path)
         if patched is None:

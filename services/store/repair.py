@@ -1,4 +1,4 @@
-"""`store repair`: makes again what can be made again, and sets aside what cannot.
+"""`store repair`: rebuilds derived data, and moves unrecoverable data to quarantine.
 
     damaged                    done about it
     queues, key index          deleted and made anew from the log, as a start does
@@ -14,7 +14,8 @@
     a keep file                nothing: only a backup has its records; halves that nobody has any more are
                                rolled back by the next start
 
-It holds the store's lock, so no broker can run meanwhile. What was in the damaged bytes is lost and told.
+The store's lock is held, so no broker can run at the same time. Data in damaged bytes is lost, and the loss
+is reported.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _REPAIRABLE: Final = ("log", "snapshot", "store", *_DERIVED)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a repair does, and what nobody can do."""
+    """The actions of a repair, and the damage that cannot be repaired."""
 
     quarantine: list[Damage]
     bad_snapshots: list[str]
@@ -66,7 +67,7 @@ class Plan:
     hopeless: list[Finding]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as JSON can hold it."""
+        """Return the plan as JSON values."""
         runs = {"mends": [run.path for run in self.mends], "gives_up": [run.path for run in self.gives_up]}
         return asdict(replace(self, mends=[], gives_up=[])) | runs
 
@@ -79,13 +80,13 @@ class Plan:
 
 
 def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: bool = False) -> Plan:
-    """Return what is to be done about a store; `gives_up`: also about names and ends that cannot be read."""
+    """Return the plan for a store. With `gives_up`, it also gives up names and ends that cannot be read."""
     verdict = verify(store, now_ms, progress)
     bad = [one for one in verdict.findings if one.is_damage]
     mends_timers = any(one.part in (PARTITION, MISSING) for one in bad)
     if any(
         one.part == PARTITION for one in bad
-    ):  # what damaged batches held is missing elsewhere too, until they are mended
+    ):  # data from damaged batches is also missing elsewhere until they are repaired
         bad = [one for one in bad if one.part != "timer" and one.path != ENDS]
     quarantine = [one for one in verdict.damaged if not quarantined(store, one)]
     mends, unread = _damaged_runs(store, bad)
@@ -119,7 +120,7 @@ def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: b
 
 @contextmanager
 def locked(root: Path) -> Iterator[OpenStore]:
-    """Yield the store in folder `root`, while no broker can open it; raise `StoreLocked`, `StoreError`."""
+    """Lock the store in folder `root` and yield it; raise `StoreLocked`, `StoreError`."""
     open_store(root)
     lock = StoreLock(root)
     lock.acquire()
@@ -130,7 +131,7 @@ def locked(root: Path) -> Iterator[OpenStore]:
 
 
 def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
-    """Do what is planned to the store in folder `root`; its lock must be held."""
+    """Execute a plan for the store in folder `root`, whose lock must be held."""
     disk = RealDisk(root)
     try:
         carry_out_on(disk, planned, store, now_ms)
@@ -139,14 +140,14 @@ def carry_out(planned: Plan, root: Path, store: OpenStore, now_ms: int) -> None:
 
 
 def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> None:
-    """Do what is planned; what a death or a failure leaves undone the next repair plans again."""
+    """Execute a plan. If it is interrupted, the next repair plans the remaining actions again."""
     for damage in planned.quarantine:
         put_aside(disk, quarantine_path(damage), damaged_bytes(store, damage))
     for path in planned.bad_snapshots:
         set_aside(disk, path)
     for run in planned.mends:
         mend(run, disk)
-    if planned.mends_timers:  # before anything is given up: what is rebuilt is not over
+    if planned.mends_timers:  # before anything is given up, because rebuilt timers are still pending
         _mend_timers(disk, now_ms)
         _set_aside_all_but_newest(disk)
     if planned.makes_facts:
@@ -158,14 +159,14 @@ def carry_out_on(disk: Disk, planned: Plan, store: OpenStore, now_ms: int) -> No
 
 
 def _make_derived(disk: Disk, now_ms: int) -> None:
-    """Start the core once without its derived files, and keep what that made."""
+    """Start the core once without derived files, and write a checkpoint."""
     dispatch.delete_files(disk)
     disk.delete(layout.KEYINDEX)
     Broker.open(disk, BrokerSettings(), now_ms).checkpoint(now_ms).write(disk)
 
 
 def _mend_timers(disk: Disk, now_ms: int) -> list[DamagedPart]:
-    """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
+    """Have the core repair the damaged timer files, and write a checkpoint. Its clock does not advance."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
     while broker.timer_repair.has_work:
         broker.repair_files(now_ms)
@@ -177,13 +178,13 @@ def _mend_timers(disk: Disk, now_ms: int) -> list[DamagedPart]:
 
 
 def _set_aside_all_but_newest(disk: Disk) -> None:
-    """Older snapshots name what is damaged, and do not say that it was mended."""
+    """Move older snapshots to quarantine, because they name damaged files."""
     for offset in snapshot.offsets(disk)[:-1]:
         set_aside(disk, snapshot.path_of(offset))
 
 
 def _lost_timers(store: OpenStore, now_ms: int) -> Iterator[str]:
-    """Yield what a repair of the files of timers rebuilds, and what it has to give up."""
+    """Yield the timers that a repair of the timer files must give up."""
     for one in _mend_timers(store.overlay(), now_ms):
         if one.part == PARTITION and one.lost_count:
             yield one.what
@@ -198,7 +199,9 @@ def _lost(verdict: Verdict, quarantine: list[Damage]) -> Iterator[str]:
 
 
 def _damaged_runs(store: OpenStore, bad: list[Finding]) -> tuple[list[Run], list[Run]]:
-    """Return the damaged runs of names and ends: those that can be written again, and the others."""
+    """Return the damaged runs of names and ends, separated into those that can be rewritten and the
+    others.
+    """
     disk = store.overlay()
     paths = {one.path for one in bad if one.part in PARTS.values()}
     damaged = [run for run in named_runs(sound_snapshots(store)) if run.path in paths]
@@ -214,6 +217,6 @@ def _unread(run: Run) -> str:
 
 
 def _is_breach(finding: Finding, verdict: Verdict) -> bool:
-    """Return whether the bytes of the log are whole and only contradict each other."""
+    """Return whether a finding is a contradiction between undamaged records of the log."""
     damaged = {one.first_offset for one in verdict.damaged}
     return finding.part == "log" and finding.first_offset not in damaged

@@ -1,20 +1,19 @@
-"""Names and ends of timers, made again as far as anything still tells them.
+"""Repair of the names and ends of timers.
 
     damaged                                        done about it
     head, fences or filter, all blocks sound       the run is written again as it was (`mend`)
     blocks, or the file is gone                    only if asked: `give_up`
 
-What lost blocks said is nowhere else once retention has deleted the records, so it is given up only when the
-operator says so. `give_up` then makes new runs of all that is left:
+After retention has deleted the records, the content of lost blocks exists nowhere else, so it is given up
+only at the operator's request. `give_up` then writes new runs from the remaining data:
 
-1. what can be read of the damaged runs;
-2. names and ends that the log tells, up to the newest snapshot;
-3. the names of all timers that wait, from their own records: so a key has one timer, as before;
-4. for each other name an end of its timer that says no more than that it is over: so none that was delivered
-   is taken for one that waits.
+1. the readable facts of the damaged runs;
+2. names and ends from the log, up to the newest snapshot;
+3. the names of all pending timers, from their own records, so that each key still has one timer;
+4. for each other name, an end without further information, so that no delivered timer is treated as pending.
 
-The snapshot is written again with these runs, the older one is set aside, for it names what is lost. Memory:
-a million facts, and 8 bytes a timer.
+The snapshot is rewritten with these runs. The older snapshot is moved to quarantine, because it names lost
+runs. Memory: up to a million facts, and 8 bytes per timer.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Fact = tuple[int, int, int, int, int]
 
 
 def is_whole(run: Run, disk: Disk) -> bool:
-    """Return whether all facts of a run can be read, whatever became of the rest of its file."""
+    """Return whether all facts of a run can be read, regardless of the rest of its file."""
     lost_blocks: list[int] = []
     count, first_offset, end_offset = 0, run.end_offset, 0
     for facts in run.readable(disk, lost_blocks):
@@ -65,12 +64,12 @@ def is_whole(run: Run, disk: Disk) -> bool:
 
 
 def mend(run: Run, disk: Disk) -> None:
-    """Write a run again of which all facts can be read."""
+    """Rewrite a run whose facts can all be read."""
     write_run(disk, FACTS, run.folder, run.number, run.readable(disk, []), run.entry_count)
 
 
 def give_up(store: OpenStore, disk: Disk, lost: Iterable[Run], now_ms: int) -> None:
-    """Make names and ends without the lost runs; the store's lock must be held."""
+    """Write names and ends without the lost runs. The store's lock must be held."""
     newest = snapshot.newest(disk)
     assert newest is not None, "without a snapshot there is no run that it names"
     lost = list(lost)
@@ -95,7 +94,7 @@ def _kept(newest: Snapshot, folder: str, lost: list[Run]) -> list[Run]:
 
 
 def _made(disk: Disk, newest: Snapshot, folder: str, facts: Iterator[Fact], lost: list[Run]) -> list[Run]:
-    """New runs of facts, with what can be read of lost ones."""
+    """Return new runs of facts, including the readable facts of lost runs."""
     runs: list[Run] = []
     recent = Recent()
     salvaged = (chunk for run in lost if run.folder == folder for chunk in run.readable(disk, []))
@@ -148,7 +147,7 @@ def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
 
 
 def _over(timers: StoredTimers) -> Iterator[Fact]:
-    """Yield ends of the timers that have a name, do not wait, and of which no end is known."""
+    """Yield ends for the timers that have a name, are not pending, and have no known end."""
     known = np.union1d(timers.offsets(), ended_offsets(timers))
     for facts in timers.names.newest(timers.disk):
         for _, _, timer_offset, due_ms, _ in facts[~np.isin(facts["offset"], known)].tolist():

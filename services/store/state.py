@@ -1,8 +1,8 @@
-"""What a store's log adds up to, found by the broker's own fold and told in plain values.
+"""The state that results from a store's log, computed by the broker's own code and converted to plain values.
 
-The fold is a start of the broker over an overlay (`services.store.reading`): the newest snapshot, then the
-log behind it. Its result is what a snapshot at that offset would hold; this file gives those parts names.
-Timers stay where they are (`services.store.timers`): they are given out one by one.
+The broker is started on an overlay (`services.store.reading`): it loads the newest snapshot and replays the
+log after it. The result equals the content of a snapshot at that offset. The classes in this file name its
+parts. Timers are not loaded (`services.store.timers`) and are iterated one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SETTINGS: Final = BrokerSettings(auto_create_topics=False)
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic, what it takes, and how many queues it has."""
+    """A topic, its message type, and its number of queues."""
 
     name: str
     message_type: str
@@ -38,7 +38,10 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """A delayed message; while it is pending `end` is PENDING and `due_ms` counts, later the other two."""
+    """A delayed message.
+
+    While it is pending, `end` is PENDING and `due_ms` is set; afterwards, the other two times are set.
+    """
 
     timer_offset: int
     topic: str
@@ -51,7 +54,7 @@ class TimerState:
 
 @dataclass(frozen=True, slots=True)
 class HalfState:
-    """A half message; `state` is OPEN, COMMITTED, ROLLED_BACK or EXPIRED."""
+    """A half message. `state` is OPEN, COMMITTED, ROLLED_BACK or EXPIRED."""
 
     half_offset: int
     state: str
@@ -63,8 +66,11 @@ class HalfState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How far a group is on one queue: all below `committed_offset` is done, and of what follows the ranges
-    (first, count) in `done_above`."""
+    """Progress of a group in one queue.
+
+    All messages below `committed_offset` are acknowledged, and above it the ranges (first, count) in
+    `done_above`.
+    """
 
     group: str
     topic: str
@@ -75,13 +81,13 @@ class GroupState:
 
     @property
     def lag(self) -> int:
-        """How many messages wait or are in consumers' hands."""
+        """The number of messages that are not acknowledged."""
         return self.end_offset - self.committed_offset - sum(count for _, count in self.done_above)
 
 
 @dataclass(frozen=True, slots=True)
 class RecurringState:
-    """A schedule: its runs up to `cursor_ms` are done."""
+    """A schedule. Its runs up to `cursor_ms` are done."""
 
     name: str
     cursor_ms: int
@@ -121,11 +127,14 @@ class State:
         )
 
     def pending_timers(self) -> Iterator[TimerState]:
-        """Return the delayed messages that wait, by due time."""
+        """Return the pending delayed messages by due time."""
         return map(_pending, self.timers.waiting())
 
     def ended_timers(self) -> Iterator[TimerState]:
-        """Yield those whose end is known; topic and message id only while the log has their records."""
+        """Yield the timers with a known end.
+
+        Topic and message id are known only as long as their records are in the log.
+        """
         for facts in self.timers.ends.newest(self.timers.disk):
             for timer_offset, _, ended_offset, ended_ms, extra in facts.tolist():
                 topic, message_id = self._names(timer_offset)
@@ -133,7 +142,7 @@ class State:
                 yield TimerState(timer_offset, topic, message_id, end, None, ended_ms, ended_offset)
 
     def halves_in(self, *states: str) -> list[HalfState]:
-        """Return the halves in some of the states."""
+        """Return the half messages in the given states."""
         return [one for one in self.halves if one.state in states]
 
     def _names(self, timer_offset: int) -> tuple[str, str]:
@@ -147,9 +156,9 @@ class State:
 
 
 def fold(store: OpenStore, now_ms: int, until: int | None = None, newest: int | None = None) -> State:
-    """Return the state at `until` (a record's start; None: the durable offset).
+    """Return the state at `until`, which must be the start of a record, or at the durable offset.
 
-    The fold begins at the newest snapshot, or at the newest one that is not behind `newest`.
+    The replay begins at the newest snapshot, or at the newest one that is not after `newest`.
     """
     end = store.durable_offset if until is None else until
     disk = store.overlay(end)
@@ -166,14 +175,14 @@ def _hide(disk: Overlay, snapshot_offset: int) -> None:
 
 
 def stored_state(store: OpenStore, found: snapshot.Snapshot) -> State:
-    """Return the state that a snapshot holds."""
+    """Return the state in a snapshot."""
     return State(
         found.offset, found.parts, StoredTimers.of_snapshot(store.overlay(), found.parts, reader(store))
     )
 
 
 def reader(store: OpenStore, until: int | None = None) -> Read:
-    """Read records of a store's log."""
+    """Return a function that reads records of a store's log."""
     end = store.durable_offset if until is None else until
     return CommitLog(store.overlay(end), store.segment_bytes, store.first_offset, end).read
 

@@ -1,4 +1,4 @@
-"""The timers of a store at one moment: those that wait, and what is known of those that ended.
+"""The timers of a store at one point in time: pending timers, and facts about ended timers.
 
     part      where it is                                            cost
     waiting   partition files, and what came since the snapshot      a slot at a time, bounded
@@ -6,8 +6,8 @@
     names     runs, and what came since the snapshot                 a block of each run
     ends      likewise                                               likewise
 
-Made of a broker that folded the log (`of_checkpoint`), or of what a snapshot names (`of_snapshot`). Nothing
-is gathered: there may be a hundred million of them.
+The object is created from a broker that has replayed the log (`of_checkpoint`), or from the files that a
+snapshot names (`of_snapshot`). Timers are not collected in memory, because there may be a hundred million.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from timingwheel.unwritten import NewRows
 _FOREVER_MS: Final = 1 << 62
 
 Read = Callable[[int], Record]
-"""Reads the record at an offset of the log; raises `StoreDamaged`."""
+"""Reads the record at a log offset; raises `StoreDamaged`."""
 
 
 class Waiting(NamedTuple):
-    """A timer that waits; without its record where that cannot be read, and then with its place's time."""
+    """A pending timer. If its record cannot be read, `record` is None and the due time is that of its row."""
 
     timer_offset: int
     due_ms: int
@@ -63,16 +63,16 @@ class FactSource:
 
     @classmethod
     def of(cls, taken: RunsToWrite) -> FactSource:
-        """Return what a broker holds."""
+        """Return the facts of a broker."""
         return cls(taken.runs, taken.recents)
 
     @property
     def fact_count(self) -> int:
-        """How many facts there are, those that newer ones took the place of included."""
+        """The number of facts, including superseded facts."""
         return sum(run.entry_count for run in self.runs) + sum(map(len, self.recents))
 
     def newest(self, disk: Disk) -> Iterator[Facts]:
-        """Return the newest fact about each, in order; what is damaged is left out."""
+        """Return the newest fact for each key, in order. Damaged blocks are skipped."""
         sources = [run.readable(disk, []) for run in self.runs]
         sources += [recent.chunks() for recent in self.recents]
         return map(newest_of, sorted_runs.passes(sources, "key", "check"))
@@ -87,20 +87,20 @@ class StoredTimers:
     names: FactSource
     ends: FactSource
     counted: Mapping[str, int]
-    """How many wait for each topic, as the broker counts them."""
+    """Number of pending timers per topic, as counted by the broker."""
     forgotten_ms: int
-    """The time before which merges may have dropped ends: see `services.broker.timers.timer_ends`."""
+    """The time before which merges may have dropped ends (see `services.broker.timers.timer_ends`)."""
     read: Read
     in_doubt: Numbers
-    """The timers that wait for a rescue: their records are damaged, and their files may be gone."""
+    """The timers that wait for recovery. Their records are damaged, and their files may be missing."""
     held: Rows
-    """The timers that are due and wait for the release of their topics, by due time."""
+    """Due timers that are held until the release of their topics, by due time."""
 
     @classmethod
     def of_checkpoint(
         cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read
     ) -> StoredTimers:
-        """Return what a broker takes away for a checkpoint."""
+        """Return the timers of a broker's checkpoint."""
         partitions = taken.partitions
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
@@ -110,7 +110,7 @@ class StoredTimers:
 
     @classmethod
     def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
-        """Return what a snapshot names."""
+        """Return the timers of a snapshot."""
         named = parts[TIMER_FILES]
         partitions = named["partitions"] or {"files": {}, "frontier": (0, 0)}
         files = {slot_named(name): File(*fields) for name, fields in partitions["files"].items()}
@@ -123,16 +123,18 @@ class StoredTimers:
 
     @property
     def counted_count(self) -> int:
-        """How many wait, as the broker counts them."""
+        """The number of pending timers, as counted by the broker."""
         return sum(self.counted.values())
 
     def places(self) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the held timers, and all that wait in the order of their places, with the file of each."""
+        """Yield the rows of held timers, then the rows of all pending timers in storage order, each with its
+        file.
+        """
         yield self.held, None
         yield from self.listing.scan(0, _FOREVER_MS, None)
 
     def offsets(self) -> Numbers:
-        """Return the offsets of all that wait, ascending: 8 bytes each."""
+        """Return the sorted offsets of all pending timers. The result takes 8 bytes per timer."""
         found = [rows["timer_offset"].copy() for rows, _ in self.places()]
         in_places = np.concatenate([np.empty(0, np.uint64), *found])
         return np.sort(np.concatenate([in_places, np.setdiff1d(self.in_doubt, in_places)]))
@@ -142,7 +144,7 @@ class StoredTimers:
         return next((int(rows[0]["due_ms"]) for rows, _ in self.listing.scan(0, _FOREVER_MS, None)), None)
 
     def waiting(self) -> Iterator[Waiting]:
-        """Yield all that wait with their records, in the order of their places."""
+        """Yield all pending timers with their records, in storage order."""
         for rows, path in self.places():
             for row in rows:
                 yield self._waiting(row, path)
@@ -166,7 +168,7 @@ class StoredTimers:
 
 
 def timer_files(found: Snapshot) -> dict[str, int | None]:
-    """Return the files that a snapshot names by path, and how much of each it counts on (None: all)."""
+    """Return the timer files that a snapshot names, with the length of each in the snapshot (None: all)."""
     part = found.parts[TIMER_FILES]
     partitions = (part["partitions"] or {"files": {}})["files"]
     runs = (*runs_of(NAMES, part["ends"]["names"]), *runs_of(ENDS, part["ends"]["ends"]))
@@ -175,22 +177,22 @@ def timer_files(found: Snapshot) -> dict[str, int | None]:
 
 
 def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
-    """Return whether a snapshot's files are there, and long enough: else nothing can start from it."""
+    """Return whether the timer files of a snapshot exist with sufficient length."""
     return all(store.files.size(path) >= (length or 0) for path, length in timer_files(found).items())
 
 
 def runs_of(folder: str, frozen: Any) -> tuple[Run, ...]:
-    """Return the runs that a snapshot names, not loaded."""
+    """Return the runs that a snapshot names, without loading them."""
     return tuple(Run(FACTS, folder, *fields) for fields in frozen or [])
 
 
 def _in_doubt(parts: Mapping[str, Any]) -> Numbers:
-    """Return the timers of which a rescue is to decide, by the timers' part of a snapshot."""
+    """Return the timers that wait for recovery, from the timers' part of a snapshot."""
     return np.array([one[0] for one in parts["timers"]["in_doubt"]], np.uint64)
 
 
 def _held(parts: Mapping[str, Any]) -> Rows:
-    """Return the rows of the held timers by the timers' part of a snapshot."""
+    """Return the rows of the held timers, from the timers' part of a snapshot."""
     pairs = [
         pair
         for _, due_times, offsets in parts["timers"].get("held", ())

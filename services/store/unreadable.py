@@ -1,4 +1,4 @@
-"""A file that the disk cannot read, for the tools that look at a store."""
+"""The error for a file that the disk cannot read, for tools that examine a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class FileUnreadable(StoreError, OSError):
     """The disk cannot read a file of the store."""
 
     def __init__(self, detail: str, error: OSError | None = None) -> None:
-        """`error` is what the operating system said, for the core, which can do without some files."""
+        """`error` is the error of the operating system, for the core, which can start without some files."""
         super().__init__(detail)
         if error is not None:
             self.errno, self.strerror, self.filename = error.errno, error.strerror, error.filename

@@ -1,4 +1,4 @@
-"""`store verify`: proves a store, part against part, and says what is damaged.
+"""`store verify`: verifies the parts of a store against each other and reports damage.
 
     log         every record: its CRC, its own place; blanks; what lies behind the end
     rules       `services.store.invariants`: halves, timers and their ends, queue offsets
@@ -9,8 +9,8 @@
     snapshots   CRC, and the same state when the log is folded again
     keep files  every kept record; nothing pending without its record
 
-Nothing is written. Damage is told from what is merely worth knowing. Cost: two passes over the log, the
-second only for snapshots.
+Nothing is written. Damage is distinguished from informational findings. Cost: two passes over the log, of
+which the second is only for snapshots.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ _ZERO_CHUNK_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Verdict:
-    """What was looked at, and what came up."""
+    """The extent and the findings of a verification."""
 
     first_offset: int
     durable_offset: int
     record_count: int = 0
     entry_count: int = 0
     unwritten_count: int = 0
-    """Queue entries of records behind the newest snapshot, which a start makes from the log."""
+    """Number of queue entries for records after the newest snapshot, which a start builds from the log."""
     snapshot_count: int = 0
     kept_count: int = 0
     damaged: list[Damage] = field(default_factory=list)
     lost: list[LostEntry] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     accepted_offset: int | None = None
-    """How far a node has taken in what its cluster accepted; None of a store that is no node's."""
+    """The offset up to which a node has applied accepted records.
+
+    None if the store does not belong to a node.
+    """
 
     @property
     def is_sound(self) -> bool:
@@ -66,12 +69,12 @@ class Verdict:
         return not any(one.is_damage for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON can hold it."""
+        """Return the result as JSON values."""
         return {**asdict(self), "sound": self.is_sound}
 
 
 def verify(store: OpenStore, now_ms: int, progress: Progress = unseen) -> Verdict:
-    """Look at everything in a store."""
+    """Verify all parts of a store."""
     verdict = Verdict(store.first_offset, store.durable_offset, accepted_offset=store.accepted_offset)
     kept = KeepFiles(store)
     scan = store.scan()
@@ -116,7 +119,7 @@ def _records(scan: LogScan, verdict: Verdict, progress: Progress) -> Iterator[Fo
 
 
 def _unsound(store: OpenStore) -> Iterator[Finding]:
-    """Yield the small files that are not what was written."""
+    """Yield small files whose content is invalid."""
     for path, problem in store.unsound.items():
         yield Finding("store", path, -1, -1, f"{problem}; the next start writes it anew")
 
@@ -144,7 +147,7 @@ def _deleted_to(one: record.Record) -> int:
 
 
 def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
-    """Return the segments before the first one that nobody has deleted."""
+    """Yield missing segments at the beginning of the log that were not deleted by retention."""
     newest = snapshot.newest(store.overlay())
     may_begin_at = max(newest.parts["store"]["may_begin_at"] if newest else 0, deleted_to)
     if store.first_offset > may_begin_at:
@@ -153,7 +156,9 @@ def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
 
 
 def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
-    """Return what a damaged region held, from the queues, or else from what can still be read of it."""
+    """Return the content of a damaged region, according to the queues or to the readable part of
+    the region.
+    """
     inside = [one for one in lost if damage.first_offset <= one.physical_offset < damage.end_offset]
     if inside:
         names = ", ".join(f"{one.topic} queue {one.queue_id} offset {one.queue_offset}" for one in inside[:3])
@@ -171,7 +176,7 @@ def was_there(store: OpenStore, damage: Damage, lost: list[LostEntry]) -> str:
 
 
 def _tail(store: OpenStore) -> Iterator[Finding]:
-    """Yield what lies behind the published end: nothing, records that a start takes over, or a torn one."""
+    """Yield the records after the published end that a start would use, and a torn record."""
     if not store.segment_offsets:
         return
     end, segment_bytes = store.durable_offset, store.segment_bytes
@@ -201,12 +206,12 @@ def _is_zero(store: OpenStore, first_offset: int, end_offset: int) -> bool:
 
 
 def _broker_ms(store: OpenStore, now_ms: int) -> int:
-    """Return the time of the store's broker, which may have a virtual clock."""
+    """Return the current time of the store's broker, which may have a virtual clock."""
     return now_ms + (layout.read_clock(store.overlay()) or 0)
 
 
 def _waiting(state: State, rules: Invariants, kept: KeepFiles, now_ms: int) -> Iterator[Finding]:
-    """Yield what waits without the record that it waits with, and groups that are ahead of their queues."""
+    """Yield pending messages without records, and groups beyond the end of their queues."""
     yield from check_waiting(state.timers, rules, kept.offsets, max(now_ms, state.last_store_ms))
     for one in state.halves_in("OPEN", "EXPIRED"):
         offset = one.half_offset

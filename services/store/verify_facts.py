@@ -1,4 +1,4 @@
-"""Whether names and ends of timers are whole: each run that a snapshot names, block by block.
+"""Verification of the names and ends of timers: each run that a snapshot names, block by block.
 
     run       is there with the head that the snapshot names; every block, the fences and the filter. One that
               only an older snapshot names may be gone: a start deletes it
@@ -28,14 +28,14 @@ from services.store.opening import OpenStore
 from services.store.timers import runs_of
 
 PARTS: Final = {NAMES: "names", ENDS: "ends"}
-"""The part of a finding by folder, which is also the part of a snapshot's `ends`."""
+"""The part name of a finding by folder, which is also the part name in a snapshot's `ends`."""
 
 Untrue = Callable[[Entries], Iterator[str]]
-"""Yields what is wrong with entries of a run, whatever their order."""
+"""Yields the contradictions between entries of a run and the log."""
 
 
 def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) -> Iterator[Finding]:
-    """Yield what is wrong; ask when `rules` has seen every record."""
+    """Yield all findings. `rules` must have processed every record."""
     untrue: dict[str, Untrue] = {
         NAMES: lambda facts: _untrue_names(facts, rules),
         ENDS: lambda facts: _untrue_ends(facts, rules),
@@ -48,7 +48,7 @@ def check_facts(store: OpenStore, found: Sequence[Snapshot], rules: Invariants) 
 
 
 def named_runs(found: Sequence[Snapshot]) -> list[Run]:
-    """Return the runs that any of the snapshots names, each once."""
+    """Return the runs that any of the snapshots names, without duplicates."""
     runs = {
         (run.path, *run.freeze()): run
         for one in found
@@ -59,7 +59,7 @@ def named_runs(found: Sequence[Snapshot]) -> list[Run]:
 
 
 class RunCheck:
-    """One run of a store, block by block."""
+    """Verification of one run, block by block."""
 
     def __init__(self, store: OpenStore, run: Run, untrue: Untrue) -> None:
         self._run, self._disk, self._untrue = run, store.overlay(), untrue
@@ -67,7 +67,10 @@ class RunCheck:
         self._entry_count = 0
 
     def problems(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (first byte, end, what is wrong); -1 twice where it is not some bytes."""
+        """Yield (first byte, end, description).
+
+        The positions are -1 if the problem does not concern specific bytes.
+        """
         run = self._run
         run.load(self._disk)
         if run.lost:
@@ -119,7 +122,7 @@ def _untrue_ends(facts: Facts, rules: Invariants) -> Iterator[str]:
         if kind not in End.__members__.values():
             yield f"it says that timer {timer_offset} ended in a way that there is not: {kind}"
         elif (
-            timer_offset != ended_offset  # so it is where no record tells of the end
+            timer_offset != ended_offset  # in this case no record contains the end
             and rules.must_hold(ended_offset)
             and rules.timers.ended.get(timer_offset) != ended_offset
         ):

@@ -1,7 +1,8 @@
-"""Whether the key index is whole: each run that the newest snapshot names, block by block, and its count.
+"""Verification of the key index: each run that the newest snapshot names, block by block, and its number of
+keys.
 
-Shown every record in log order, it counts the keys that each run must hold; entries of records that
-retention has deleted may still be in a run, and those of damaged ones must be. Memory: some blocks of a run.
+The keys of all records are counted for each run. A run may also contain entries of records that retention has
+deleted or that are damaged. Memory: some blocks of a run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from services.store.verify_facts import RunCheck
 
 
 class IndexCheck:
-    """The key index of a store against its log."""
+    """The key index of a store compared with its log."""
 
     def __init__(self, store: OpenStore) -> None:
         newest = snapshot.newest(store.overlay())
@@ -41,7 +42,7 @@ class IndexCheck:
                     self._key_counts[at] += len(names_of(record)[1])
 
     def findings(self, damaged: Sequence[Damage]) -> Iterator[Finding]:
-        """Yield what is wrong; ask when every record was seen."""
+        """Yield all findings. Every record must have been passed."""
         if self._runs and not self._store.files.list(KEYINDEX):
             yield Finding("index", KEYINDEX, -1, -1, "is not there; the next start makes it", False)
             return

@@ -1,11 +1,12 @@
-"""Whether the files of far timers are whole: those that a snapshot names, batch by batch, record by record.
+"""Verification of the timer partition files that a snapshot names, batch by batch and record by record.
 
     file      is there, and as long as the snapshot counts on; one that only an older snapshot names may be
               gone (a start deletes it)
     batch     its CRC, its own place; rows in order, of this slot, as many as the snapshot says
     record    its CRC; names its timer and its queue; is what the log's record makes, where the log has that
 
-Memory: one batch. Cost: each record is decoded, and made again from the log where that still has it.
+Memory: one batch. Cost: each record is decoded, and compared with a record built from the log if it is still
+there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _FETCHED_FIELDS: Final = ("timer_offset", "record_bytes", "queue", "tags_code", 
 def check_partitions(
     store: OpenStore, found: Sequence[Snapshot], in_log: Container[int]
 ) -> Iterator[Finding]:
-    """Yield what is wrong; `in_log` are the timers whose records the log holds, sound."""
+    """Yield all findings. `in_log` contains the timers whose records in the log are sound."""
     named: dict[str, list[File]] = {}
     for one in found:
         for name, fields in (one.parts[TIMER_FILES]["partitions"] or {"files": {}})["files"].items():
@@ -54,7 +55,7 @@ def check_partitions(
 
 
 class _Ended:
-    """The timers of which the newest snapshot says that they have ended; read when first asked for."""
+    """The timers that have ended according to the newest snapshot. They are loaded on first use."""
 
     def __init__(self, store: OpenStore, frozen: Any) -> None:
         self._disk, self._runs = store.overlay(), runs_of(ENDS, frozen)
@@ -73,7 +74,7 @@ def _queues(newest: Snapshot) -> list[list[Any]]:
 
 
 class _FileCheck:
-    """One file, as one snapshot or both name it."""
+    """Verification of one file that one or both snapshots name."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class _FileCheck:
         self._counts = {file.length: [0, 0] for file in files}
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with it."""
+        """Yield all findings about the file."""
         length = max(file.length for file in self._files)
         size = self._disk.size(self._slot.path)
         if size < length:
@@ -113,7 +114,7 @@ class _FileCheck:
         yield from self._counted(end)
 
     def _is_mended_from(self, size: int, length: int) -> bool:
-        """Return whether the timers of what the file lacks are accounted for."""
+        """Return whether the timers in the missing part of the file are accounted for."""
         gaps: list[Gap] = []
         for _ in partition.batches(Window(self._disk, self._slot.path, length), gaps):
             pass
@@ -176,7 +177,7 @@ class _FileCheck:
         yield from self._unlike_log(rows, stored, sound)
 
     def _lie_within(self, batch: Batch, rows: Rows) -> bool:
-        """Return whether the records fill the batch behind its rows, in due order."""
+        """Return whether the records fill the batch after its rows, in order of due time."""
         ordered = rows[np.argsort(rows["due_ms"], kind="stable")]
         places, lengths = ordered["record_at"].tolist(), ordered["record_bytes"].tolist()
         ends = [place + length for place, length in zip(places, lengths, strict=True)]

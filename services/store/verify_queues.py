@@ -1,12 +1,14 @@
-"""Whether the queues say what the log says: entry n of a queue is the record with queue offset n.
+"""Verification of the queues against the log: entry n of a queue must refer to the record with queue offset
+n.
 
-Shown every record in log order, it compares each with its entry. What it was not shown a record for must
-be a gap, point below the log's start, into damage, or behind what is published (a live broker is ahead).
-Entries are in files, and the last ones, a queue's tail, in the newest snapshot. Only those that it counts on
-can be damaged: the next start writes all later ones again, and a power cut may have left them torn, or not
-there. A file or folder that the disk cannot read is a finding, and the rest is compared.
+Each record of the log is compared with its entry. An entry without a record must be a gap, or refer to an
+offset below the start of the log, in a damaged region, or after the published end (a running broker is
+ahead). Entries are in files, and the last entries of each queue (its tail) are in the newest snapshot. Only
+entries covered by the snapshot can be damaged: the next start rewrites all later entries, which a power
+failure may have left torn or missing. If the disk cannot read a file or folder, a finding is reported and the
+rest is compared.
 
-Memory: the files are mapped, not read; the tails, and two integers per queue and gap.
+Memory: the tails, and two integers per queue and gap. Files are mapped and not loaded.
 """
 
 from __future__ import annotations
@@ -35,21 +37,21 @@ from services.store.findings import Finding
 from services.store.opening import OpenStore
 
 _LOOK_BYTES: Final = 16 * 1024
-"""Of each queue so much is in memory: the log goes from one queue to another."""
+"""Number of bytes of each queue in memory, because the log alternates between queues."""
 _NOTHING: Final = whole(b"")
 _FILE_BYTES: Final = QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class QueueFiles:
-    """The entries that the files of one queue hold, and its tail, if the newest snapshot has the queue."""
+    """The entries in the files of one queue, and its tail if the newest snapshot contains the queue."""
 
     def __init__(
         self, store: OpenStore, key: tuple[str, int], names: Iterable[str], stored: StoredQueue | None
     ) -> None:
-        """`names` are those of the queue's files."""
+        """`names` are the names of the queue's files."""
         self.folder = _folder(*key)
         self.unreadable: dict[str, str] = {}
-        """By path, why the disk cannot read a file."""
+        """The reasons why files cannot be read, by path."""
         self._views: dict[int, View] = {}
         for name in names:
             path = f"{self.folder}/{name}"
@@ -64,7 +66,7 @@ class QueueFiles:
         self.end_offset = max(self.file_end_offset, self.tail_end_offset)
 
     def entry(self, queue_offset: int) -> Entry | None:
-        """One entry; None where it is in no file so far, and not in the tail."""
+        """Return an entry, or None if it is neither in a file nor in the tail."""
         if self.tail_from <= queue_offset < self.tail_end_offset:
             first = (queue_offset - self.tail_from) * ENTRY_BYTES
             return entry.decode_all(self._tail[first : first + ENTRY_BYTES])[0]
@@ -80,13 +82,13 @@ class QueueFiles:
         return None
 
     def path(self, queue_offset: int) -> str:
-        """Return the file in which an entry lies."""
+        """Return the path of the file for a queue offset."""
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         return f"{self.folder}/{first_byte:0{layout.OFFSET_DIGITS}d}"
 
 
 def stored_in(store: OpenStore) -> Iterator[StoredQueue]:
-    """Yield the queues that the next start takes over, as the newest snapshot has them."""
+    """Yield the queues that the next start takes over from the newest snapshot."""
     newest = snapshot.newest(store.overlay())
     if newest is None or not is_marked(store.overlay(), newest.parts[derived.QUEUES_MADE_AT]):
         return iter(())
@@ -101,14 +103,16 @@ class _Queue:
     wrong: list[int] = field(default_factory=list)
 
     def begin(self, queue_offset: int) -> None:
-        """Take a record into account: what it jumps over was not seen, what it goes back behind is void."""
+        """Record a queue offset: skipped entries are unseen, and comparisons at or after a repeated offset
+        are discarded.
+        """
         if queue_offset > self.seen_offset + 1:
             self.unseen.append(range(self.seen_offset + 1, queue_offset))
         elif queue_offset <= self.seen_offset:
             self.wrong = [one for one in self.wrong if one < queue_offset]
 
     def compare(self, queue_offset: int, wanted: Entry) -> bool:
-        """Note whether the file or tail holds the entry that it should; return whether it holds any."""
+        """Compare an entry with the expected entry. Returns whether the entry exists."""
         self.seen_offset = queue_offset
         stored = self.files.entry(queue_offset)
         if stored is not None and stored != wanted:
@@ -118,7 +122,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class LostEntry:
-    """An entry that points into damage: which message was there."""
+    """An entry that refers to a damaged region, which identifies a lost message."""
 
     topic: str
     queue_id: int
@@ -127,23 +131,23 @@ class LostEntry:
 
 
 class QueueCheck:
-    """All queues of a store against its log."""
+    """All queues of a store compared with its log."""
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._stored = {(one.topic, one.queue_id): one for one in stored_in(store)}
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._unreadable: dict[str, str] = {}
-        """By path, why the disk cannot list a folder, or read the mark."""
+        """The reasons why folders or the mark cannot be read, by path."""
         self._names = dict(self._names_there())
         self._present = self._names.keys() | self._stored.keys()
         topics = {topic for topic, _ in self._names}
         self._gone = {one.topic for one in self._stored.values() if one.has_files} - topics
         self._is_all_gone = not topics
         self.entry_count = 0
-        """Of the log's records."""
+        """Number of entries of the log's records."""
         self.unwritten_count = 0
-        """Of these, in no file and in no snapshot: the next one has them."""
+        """Number of these entries that are neither in a file nor in a snapshot."""
 
     def see(self, found: FoundRecord) -> None:
         """Compare the next record of the log with its entry."""
@@ -164,7 +168,9 @@ class QueueCheck:
             self.unwritten_count += not queue.compare(queue_offset, wanted)
 
     def _cut(self, record: Record) -> None:
-        """Expect no entries that retention has taken since the newest snapshot; their files may be gone."""
+        """Expect no entries that retention has deleted since the newest snapshot, because their files may be
+        deleted.
+        """
         for topic, queue_id, min_offset in json.loads(record.body).get("queues") or ():
             stored = self._stored.get((topic, queue_id))
             if stored is not None and stored.min_offset < min_offset:
@@ -173,7 +179,7 @@ class QueueCheck:
                 self._queue(topic, queue_id).files.needed_from = risen.min_offset
 
     def lost(self, damaged: list[Damage]) -> list[LostEntry]:
-        """Return the entries that point into damage; ask when every record was seen."""
+        """Return the entries that refer to damaged regions. Every record must have been passed."""
         return [
             LostEntry(topic, queue_id, queue_offset, stored.physical_offset)
             for (topic, queue_id), queue in self._all()
@@ -182,7 +188,7 @@ class QueueCheck:
         ]
 
     def findings(self, damaged: list[Damage]) -> Iterator[Finding]:
-        """Yield what is wrong."""
+        """Yield all findings."""
         yield from self._of_folders()
         told: set[str] = set()
         for one in chain(self._of_entries(damaged), self._of_files()):
@@ -195,7 +201,7 @@ class QueueCheck:
                 yield from _crc_findings(self._store, stored, self._names.get(key, ()))
 
     def _of_folders(self) -> Iterator[Finding]:
-        """Yield the folders that are not there, or cannot be listed."""
+        """Yield the folders that are missing or cannot be listed."""
         gone = [f"{layout.CONSUMEQUEUE}/{topic}" for topic in sorted(self._gone)]
         if self._is_all_gone and gone:
             gone = [layout.CONSUMEQUEUE]
@@ -209,7 +215,7 @@ class QueueCheck:
         yield from _of_mark(self._store)
 
     def _of_files(self) -> Iterator[Finding]:
-        """Yield the files that the disk cannot read, as far as their entries were asked for."""
+        """Yield the files that could not be read, as far as their entries were needed."""
         for _, queue in sorted(self._queues.items()):
             for path, why in queue.files.unreadable.items():
                 yield Finding("queue", path, -1, -1, f"cannot be read ({why}); it can be made anew")
@@ -240,7 +246,7 @@ class QueueCheck:
         return sorted(self._queues.items())
 
     def _names_there(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
-        """Yield (topic, queue id) and the names of the files of each queue that has a folder."""
+        """Yield each queue that has a folder as (topic, queue id), with the names of its files."""
         for topic in self._listed(layout.CONSUMEQUEUE):
             for queue_id in filter(str.isdigit, self._listed(f"{layout.CONSUMEQUEUE}/{topic}")):
                 key = topic, int(queue_id)
@@ -263,10 +269,11 @@ class QueueCheck:
 
 
 def _crc_findings(store: OpenStore, one: StoredQueue, names: Collection[str]) -> Iterator[Finding]:
-    """Yield that files of a queue do not match the newest snapshot's CRCs, though no entry is known wrong.
+    """Yield a finding if the files of a queue do not match the CRCs in the newest snapshot.
 
-    Entries whose records the log has no more cannot be compared, and a start trusts whole files only. `names`
-    are the files that were there before: a broker may have deleted one meanwhile (`StoreError`).
+    Entries whose records are no longer in the log cannot be compared, and a start uses only files with valid
+    CRCs. `names` are the files that existed before. A broker may have deleted one in the meantime
+    (`StoreError`).
     """
     folder = _folder(one.topic, one.queue_id)
     missing = [path for path in _needed(one) if path.rpartition("/")[2] not in names]
@@ -281,14 +288,14 @@ def _crc_findings(store: OpenStore, one: StoredQueue, names: Collection[str]) ->
 
 
 def _needed(one: StoredQueue) -> Iterator[str]:
-    """Yield the paths of the files that a start needs: those below the cut may be gone."""
+    """Yield the paths of the files that a start requires. Files below the cut may be deleted."""
     for path, length, _ in files_of(one):
         if int(path.rpartition("/")[2]) + length > one.min_offset * ENTRY_BYTES:
             yield path
 
 
 def _of_mark(store: OpenStore) -> Iterator[Finding]:
-    """Yield that the mark by which a start believes the files cannot be read."""
+    """Yield a finding if the mark that makes a start use the queue files cannot be read."""
     unreadable: dict[str, str] = {}
     with _noting(layout.QUEUES_WHOLE, unreadable):
         if store.files.size(layout.QUEUES_WHOLE) >= 0:
@@ -306,7 +313,7 @@ def names_of(store: OpenStore, topic: str, queue_id: int) -> list[str]:
 
 @contextmanager
 def _noting(path: str, into: dict[str, str]) -> Iterator[None]:
-    """Note why the disk cannot read what is at a path; raise what says nothing of it."""
+    """Record the reason why the disk cannot read a path. Errors with other causes are raised."""
     try:
         yield
     except OSError as error:
@@ -328,7 +335,7 @@ def _unseen(queue: _Queue) -> Iterator[tuple[int, Entry]]:
 
 
 def _told(queue: _Queue, queue_offsets: list[int], adopted_count: int, what: str) -> Iterator[Finding]:
-    """Yield findings about these entries, those that the next start takes over apart from the others."""
+    """Yield findings about entries, separated into those that the next start takes over and the others."""
     split = bisect_left(queue_offsets, adopted_count)
     for part in _runs(queue_offsets[:split]):
         yield _finding(queue, part, what, True)

@@ -1,9 +1,10 @@
-"""Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
+"""Verification of snapshots: the log is replayed from the previous snapshot and the resulting state is
+compared.
 
-What no record says may differ: ends and names that are forgotten with time, messages that a group's filter
-passed over (before that was recorded), messages that retention has deleted since. Across damage, or where the
-log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose records
-do not say what its snapshot says.
+Differences that are not recorded in the log are ignored: ends and names that expire with time, messages
+skipped by a group's filter (in older logs), and messages that retention has deleted since. No comparison is
+possible across damage, beyond the start of the log, or up to the end of an imported log, whose records do not
+contain the state of its snapshot.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ FirstOffsets = Mapping[tuple[str, int], int]
 def check_snapshots(
     store: OpenStore, damaged: Collection[Damage], first_offsets: FirstOffsets, now_ms: int
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the snapshots of a store.
+    """Yield all findings about the snapshots of a store.
 
-    `first_offsets` are those that the log still holds.
+    `first_offsets` are the first queue offsets that the log still contains.
     """
     imported_offset = imported.read(store.overlay())
     base = 0 if store.first_offset == 0 == imported_offset else None
@@ -55,12 +56,13 @@ def check_snapshots(
             folded = fold(store, now_ms, offset, newest=base)
             for what in differences(folded, stored_state(store, stored), first_offsets):
                 yield Finding("snapshot", path, base, offset, what)
-        # One that a failing disk did not let go may be older than the log by now: nothing follows from it.
+        # A snapshot that could not be deleted because of a disk error may be older than the log, so it is not
+        # used as a base.
         base = offset if offset >= store.first_offset else None
 
 
 def differences(folded: State, stored: State, first_offsets: FirstOffsets) -> Iterator[str]:
-    """Yield how a stored state contradicts the one that the log leads to."""
+    """Yield the contradictions between a stored state and the replayed state."""
     yield from _differing("topics", set(folded.topics), set(stored.topics))
     yield from _differing("next offsets", set(folded.next_offsets.items()), set(stored.next_offsets.items()))
     yield from _differing("epochs", {folded.epoch}, {stored.epoch})
@@ -93,7 +95,9 @@ def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
 def differences_of_groups(
     folded: Collection[GroupState], stored: Collection[GroupState], first_offsets: FirstOffsets
 ) -> Iterator[str]:
-    """Yield which groups had done more by the log than by a snapshot, of messages that the log holds."""
+    """Yield the groups that have acknowledged more messages according to the log than according to a
+    snapshot.
+    """
     done = {(one.group, one.topic, one.queue_id): one for one in stored}
     for one in folded:
         nothing = replace(one, committed_offset=0, done_above=())
@@ -105,7 +109,7 @@ def differences_of_groups(
 
 def _covers(more: GroupState, less: GroupState, first_offset: int) -> bool:
     done = OffsetRanges(more.done_above)
-    # What was done out of order may begin where retention ends: then it is committed as well.
+    # An out-of-order range may begin at the start of the retained log, where it counts as committed.
     committed_offset = done.behind(max(more.committed_offset, first_offset))
     return less.committed_offset <= committed_offset and all(
         done.behind(max(first, committed_offset)) >= first + count for first, count in less.done_above

@@ -1,4 +1,4 @@
-"""Whether what is said of timers agrees: the log, the partitions, names and ends, and the broker's own count.
+"""Verification of timers across the log, the partitions, names and ends, and the broker's counts.
 
 a timer that waits    in one place; its record can be read; nothing has ended it
 a timer of the log    waits or has ended
@@ -27,9 +27,11 @@ from timingwheel.partition import IN_LOG
 
 
 def check_timer_files(store: OpenStore, rules: Invariants) -> list[Finding]:
-    """Return what is wrong with the files that snapshots name; ask when `rules` has seen every record.
+    """Return the findings about the timer files that snapshots name.
 
-    A live broker may delete a snapshot meanwhile, and then the files that only it names: that is no damage.
+    `rules` must have processed every record.
+
+    A running broker may delete a snapshot and its files in the meantime, which is not damage.
     """
     found = sound_snapshots(store)
     if not found:
@@ -43,7 +45,7 @@ def check_timer_files(store: OpenStore, rules: Invariants) -> list[Finding]:
 
 
 def sound_snapshots(store: OpenStore) -> list[Snapshot]:
-    """Return the snapshots that can be read, of those that are still there."""
+    """Return the existing snapshots that can be read."""
     disk = store.overlay()
     there = [at for at in store.snapshot_offsets if store.files.size(snapshot.path_of(at)) >= 0]
     return [one for at in there if (one := snapshot.read(disk, at)) is not None]
@@ -52,7 +54,7 @@ def sound_snapshots(store: OpenStore) -> list[Snapshot]:
 def check_waiting(
     timers: StoredTimers, rules: Invariants, kept: Collection[int], now_ms: int
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the timers that wait after a fold; `now_ms` is the broker's time."""
+    """Yield the findings about pending timers after a replay. `now_ms` is the broker's time."""
     waiting, known = timers.offsets(), ended_offsets(timers)
     yield from _told(waiting[1:][waiting[1:] == waiting[:-1]], "waits in more than one place")
     stored, ended = _array(rules.timers.stored), _array(rules.timers.ended)
@@ -72,7 +74,7 @@ def check_waiting(
 
 
 def _named(timers: StoredTimers) -> Numbers:
-    """Return the timers with names of which no merge has dropped an end."""
+    """Return the named timers whose ends cannot have been dropped by a merge."""
     found = [np.empty(0, np.uint64)]
     for facts in timers.names.newest(timers.disk):
         found.append(facts["offset"][last_ms(facts) >= np.uint64(timers.forgotten_ms)])
@@ -80,7 +82,7 @@ def _named(timers: StoredTimers) -> Numbers:
 
 
 def _in_log(timers: StoredTimers) -> Numbers:
-    """Return the timers that wait and whose records only the log has."""
+    """Return the pending timers whose records are only in the log."""
     found = [np.empty(0, np.uint64)]
     for rows, path in timers.places():
         is_there = rows["record_at"] == IN_LOG if path is not None else np.ones(len(rows), np.bool_)

@@ -1,1 +1,1 @@
-"""Spans and moments as people write them."""
+"""Parsing and formatting of time spans and points in time."""

@@ -1,4 +1,4 @@
-"""Moments and spans as people read them: local wall time, and how far away that is."""
+"""Formatting of times for users: local time, and distance from now."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("
 
 
 def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def wall(moment_ms: int) -> str:
-    """Return local wall time to the second; without the date if that is today."""
+    """Return local time in seconds. The date is omitted if it is today."""
     moment = datetime.fromtimestamp(moment_ms / 1000)
     is_today = moment.date() == datetime.now().date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
 def exactly(moment_ms: int) -> str:
-    """Return local wall time to the millisecond."""
+    """Return local time with milliseconds."""
     return f"{wall(moment_ms)}.{moment_ms % 1000:03d}"
 
 
 def away(moment_ms: int) -> str:
-    """Return how far away a moment is: in 16m52s, 38s ago."""
+    """Return the distance of a time from now, such as "in 16m52s" or "38s ago"."""
     ahead_ms = moment_ms - now_ms()
     return f"in {span(ahead_ms)}" if ahead_ms >= 0 else f"{span(-ahead_ms)} ago"
 
 
 def both(moment_ms: int) -> str:
-    """Return wall time and distance: 10:58:00 (in 16m52s)."""
+    """Return local time and distance, such as "10:58:00 (in 16m52s)"."""
     return f"{wall(moment_ms)} ({away(moment_ms)})"
 
 
 def span(span_ms: int) -> str:
-    """Return a span by its two largest units: 16m52s, 640ms."""
+    """Return a time span in its two largest units, such as "16m52s" or "640ms"."""
     for number, (unit, unit_ms) in enumerate(UNITS_MS):
         if span_ms >= unit_ms:
             smaller, smaller_ms = UNITS_MS[min(number + 1, len(UNITS_MS) - 1)]

@@ -1,11 +1,10 @@
-"""Moments as people write them: 2026-11-22T09:00+08:00, milliseconds since 1970, `in 30m`, `30m ago`.
+"""Parsing of times: 2026-11-22T09:00+08:00, milliseconds since 1970, `in 30m`, `30m ago`.
 
-`+30m` and a bare `30m` are `in 30m`, `-30m` is `30m ago`: everywhere, so that nobody has to remember which
-command looks which way. Where only the past can be meant (when a message was stored), a bare span is refused
-with both ways to write it, rather than read the other way round.
+`+30m` and `30m` mean `in 30m`, and `-30m` means `30m ago`, in all commands. If only the past is possible
+(such as the time when a message was stored), a span without a direction is refused with advice.
 
-A moment without a zone is refused, unless it is a person's own wall clock (`is_local`): nobody can know
-which midnight was meant.
+A time without a zone is refused, because it is ambiguous, unless it refers to the user's local clock
+(`is_local`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_ms(text: str, now_ms: int, is_local: bool = False, ways: str = WAYS) -> int:
-    """Return a moment in milliseconds since 1970; raises ValueError that says how to write one."""
+    """Return a time in milliseconds since 1970. Raises ValueError with advice on the format."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return whole_ms(text)
@@ -38,7 +37,7 @@ def moment_ms(text: str, now_ms: int, is_local: bool = False, ways: str = WAYS) 
 
 
 def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
-    """Return a moment to be due at: `moment_ms`, but not in the seconds that some clients count in."""
+    """Return a due time: like `moment_ms`, but a value that appears to be in seconds is refused."""
     moment = moment_ms(text, now_ms, is_local)
     if moment < limits.WALL_MS_MIN:
         raise ValueError("that is long ago; perhaps seconds were given where milliseconds are meant")
@@ -46,9 +45,9 @@ def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
 
 
 def past_ms(text: str, now_ms: int, is_local: bool = False) -> int:
-    """Return a moment that has been, in milliseconds since 1970; raises ValueError as `moment_ms` does.
+    """Return a time in the past in milliseconds since 1970. Raises ValueError as `moment_ms` does.
 
-    On a person's own wall clock (`is_local`) 09:30 is that of today.
+    For local times (`is_local`), 09:30 refers to today.
     """
     text = text.strip()
     if is_local and CLOCK_TIME.fullmatch(text):
@@ -60,7 +59,7 @@ def past_ms(text: str, now_ms: int, is_local: bool = False) -> int:
 
 
 def whole_ms(digits: str) -> int:
-    """Return a number of milliseconds."""
+    """Parse a number of milliseconds."""
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError("write it as a whole number of milliseconds")
     if len(digits) > limits.TIME_DIGITS_MAX:
@@ -69,7 +68,7 @@ def whole_ms(digits: str) -> int:
 
 
 def wall_ms(text: str, is_local: bool, ways: str = WAYS) -> int:
-    """Return a wall time such as 2026-11-22T09:00+08:00 in milliseconds since 1970."""
+    """Return a date and time such as 2026-11-22T09:00+08:00 in milliseconds since 1970."""
     try:
         wall = datetime.fromisoformat(text)
     except ValueError:

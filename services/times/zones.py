@@ -1,4 +1,4 @@
-"""Wall times on the clocks of a zone that is named beside them."""
+"""Local times in a given time zone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MONTH: Final = re.compile(r"\d{4}-\d\d")
 
 
 def in_zone(text: str, zone: ZoneInfo) -> str:
-    """Return a wall time, or a month, with the zone whose clocks it is of; anything else as it is."""
+    """Return a local time, or a month, with its time zone. Any other text is returned unchanged."""
     given = f"{text}-01" if MONTH.fullmatch(text) else text
     try:
         moment = datetime.fromisoformat(given)
