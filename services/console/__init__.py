@@ -1,1 +1,1 @@
-"""The console: pages of a broker in a browser, made by the server; it asks the broker over HTTP only."""
+"""The web console of a broker. The server renders its pages and calls the broker over HTTP only."""

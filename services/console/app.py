@@ -1,11 +1,11 @@
-"""The application: pages behind sign-in, each with its JSON twin.
+"""The console application: pages that require a session, each as HTML and as JSON.
 
-What stands between the browser and the broker:
+A request passes these steps:
 
-    Gate (foreign pages, headers) -> session (else /sign-in) -> Page.read or an act, in a thread -> a template
+    Gate (origin, headers) -> session (else /sign-in) -> Page.read or an action, in a thread -> template
 
-An error of the broker is a page of its own, with the broker's sentence; one that may pass (the broker starts,
-refuses, or is gone: 503) loads again until the page is back (`console.js`; without JavaScript by a refresh).
+An error of the broker is shown as an error page with the broker's message. A page that failed with status 503
+reloads until the broker answers (`console.js`, or a meta refresh without JavaScript).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ HERE: Final = Path(__file__).parent
 STATUSES: Final = ((ClientMistake, 400), (SignedOut, 401), (AccessRefused, 403), (NotFound, 404))
 READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
-"""The status of what may pass."""
+"""The status of errors that may be temporary."""
 
 
 class Console:
-    """The handlers of pages and files; `connect` gives the broker for a token."""
+    """The request handlers of pages and files. `connect` returns the HTTP client for a token."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Console:
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
-            auto_reload=False,  # templates of a new version would not fit the old code
+            auto_reload=False,  # new templates may not match the running code
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -73,7 +73,7 @@ class Console:
         self._templates.globals.update(menu=[page for page in pages if page.entry], is_read_only=is_read_only)
 
     def routes(self) -> list[Route | Mount]:
-        """Return what is served."""
+        """Return the routes of the console."""
         return [
             Route("/enter", self.enter),
             Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
@@ -89,14 +89,14 @@ class Console:
         ]
 
     async def enter(self, request: Request) -> Response:
-        """Open a session by a one-time link."""
+        """Open a session from a one-time link."""
         name = self._sessions.enter(request.query_params.get("key", ""))
         if name is None:
             return self._sign_in_page("This link was used already, or is older than ten minutes.", 403)
         return self._signed_in(name)
 
     async def sign_in(self, request: Request) -> Response:
-        """Ask for a token, and open a session with one that the broker accepts."""
+        """Show the sign-in form, or open a session with a token that the broker accepts."""
         if request.method != "POST":
             return self._sign_in_page("", 200)
         token = (await form_of(request)).get("token", "").strip()
@@ -110,14 +110,14 @@ class Console:
         return self._signed_in(self._sessions.open(Session(token, user)))
 
     async def sign_out(self, request: Request) -> Response:
-        """End the session."""
+        """Close the session."""
         self._sessions.close(request.cookies.get(self._cookie, ""))
         answer = RedirectResponse("/sign-in", 303)
         answer.delete_cookie(self._cookie, httponly=True, samesite="strict")
         return answer
 
     async def show(self, page: Page, request: Request) -> Response:
-        """Show a page, as HTML or JSON."""
+        """Return a page as HTML or JSON."""
         session, asked = self._session(request), Asked(request.query_params)
         as_of_ms = now_ms()
         model = await run_in_threadpool(page.read, self._connect(session.token), asked)
@@ -127,13 +127,13 @@ class Console:
         return self._rendered(page.template, told | {"asked": asked, "here": str(request.url.query)} | model)
 
     async def hand(self, file: File, request: Request) -> Response:
-        """Answer with a file."""
+        """Return the content of a file."""
         broker = self._connect(self._session(request).token)
         text = await run_in_threadpool(file.read, broker, Asked(request.query_params))
         return Response(text, media_type=file.media_type)
 
     async def act(self, act: Act, request: Request) -> Response:
-        """Carry out an act, and go on with the page that it names."""
+        """Run an action and redirect to the page that it returns."""
         session = self._session(request)
         if self._is_read_only:
             raise AccessRefused(READ_ONLY)
@@ -142,7 +142,7 @@ class Console:
         return RedirectResponse(path, 303)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer with what the broker, or the console, refused with."""
+        """Return the response for an error of the broker or the console."""
         assert isinstance(error, TidewheelError)
         if isinstance(error, SignedOut):
             self._sessions.close(request.cookies.get(self._cookie, ""))
@@ -158,7 +158,7 @@ class Console:
         return self._rendered("error.html", told | {"as_of_ms": now_ms(), "is_tried_again": again}, status)
 
     async def unknown(self, request: Request, error: Exception) -> Response:
-        """Answer to a path that is no page."""
+        """Return the response for an unknown path."""
         assert isinstance(error, HTTPException)
         if error.status_code != 404:
             return Response(status_code=error.status_code, headers=error.headers)
@@ -187,7 +187,7 @@ class Console:
 
 
 def wants_json(request: Request) -> bool:
-    """Return whether the answer is to be JSON."""
+    """Return whether the client asks for JSON."""
     accepted = request.headers.get("accept", "")
     return request.query_params.get("as") == "json" or (
         "application/json" in accepted and "text/html" not in accepted
@@ -204,7 +204,10 @@ def make_app(
     *,
     is_read_only: bool,
 ) -> Starlette:
-    """Return the console; browsers send cookies of one port to all, so its name has the port."""
+    """Return the console application.
+
+    Browsers send a cookie to all ports of a host, so the cookie name contains the port.
+    """
     console = Console(connect, sessions, f"tidewheel_console_{port}", pages, files, is_read_only)
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         TidewheelError: console.failed,

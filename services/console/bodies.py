@@ -1,6 +1,6 @@
-"""Bodies of messages on a page: text with what is not printable written out, other bytes in hexadecimal.
+"""Display of message bodies: text with nonprintable characters escaped, and other bytes in hexadecimal.
 
-Cost: at most `CHARACTERS_MAX` characters or `BYTES_MAX` bytes are shown, however long the body.
+Cost: at most `CHARACTERS_MAX` characters or `BYTES_MAX` bytes are shown, regardless of the body size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROW_BYTES: Final = 16
 
 
 def body_text(content: dict[str, Any]) -> str:
-    """Return the body of a message's content, as the HTTP interface has it, as lines."""
+    """Return the body of a message in an HTTP response as lines of text."""
     if "body_base64" in content:
         return hexadecimal(base64.b64decode(content["body_base64"]))
     text: str = content.get("body") or ""
@@ -26,7 +26,7 @@ def body_text(content: dict[str, Any]) -> str:
 
 
 def hexadecimal(body: bytes) -> str:
-    """Return the first bytes as rows of offset, hexadecimal and ASCII."""
+    """Return the first bytes of a body as rows of offset, hexadecimal bytes and ASCII characters."""
     rows = []
     for first in range(0, min(len(body), BYTES_MAX), ROW_BYTES):
         part = body[first : first + ROW_BYTES]
@@ -37,6 +37,6 @@ def hexadecimal(body: bytes) -> str:
 
 
 def shown(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a message's content with its body as `text`, cut; the whole body is in the HTTP interface."""
+    """Return a message from an HTTP response with the truncated body in `text`."""
     rest = {name: value for name, value in content.items() if name not in ("body", "body_base64")}
     return rest | {"text": body_text(content), "is_binary": "body_base64" in content}

@@ -1,7 +1,8 @@
-"""The broker of a session: its HTTP interface, called with the session's token.
+"""The HTTP client of a session, which calls the broker with the session's token.
 
-A refusal is raised as the family of its status, with the broker's code and sentence: 400 `ClientMistake`, 401
-`SignedOut`, 403 `AccessRefused`, 404 `NotFound`, 409 `RefusedByState`, others `TidewheelError`.
+A refused request raises an exception class that depends on the status, with the broker's error code and
+message: 400 `ClientMistake`, 401 `SignedOut`, 403 `AccessRefused`, 404 `NotFound`, 409 `RefusedByState`, any
+other `TidewheelError`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FAMILIES: Final[dict[int, type[TidewheelError]]] = {
 
 
 def connect(http: str | None, token: str) -> Api:
-    """Return the interface of one broker, for one token."""
+    """Return the HTTP client of a broker for a token."""
     return Api(
         http,
         refused_with,
@@ -42,7 +43,7 @@ def connect(http: str | None, token: str) -> Api:
 
 
 def refused_with(status: int, said: dict[str, Any]) -> TidewheelError:
-    """Return the error of a refusal: its family, with the code and the words of the broker."""
+    """Return the exception for an error response, with the broker's error code and message."""
     error = FAMILIES.get(status, TidewheelError)(said["detail"])
     error.code, error.args = str(said["code"]), (str(said["message"]),)
     return error

@@ -1,4 +1,4 @@
-"""Fields of forms that say what a message is: its body, as text or in base64, its keys and properties."""
+"""Form fields of a message: its body as text or base64, its keys and its properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ EDITED_CHARACTERS_MAX: Final = 64 * 1024
 
 
 def body_fields(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a body, as the HTTP interface has it; `is_long`: it is left out of the form."""
+    """Return the form fields of a body in an HTTP response.
+
+    If `is_long` is true, the body is too long for the form.
+    """
     body, encoding = found.get("body"), TEXT
     if body is None or not is_typed(body):
         encoding = BASE64
@@ -26,12 +29,15 @@ def body_fields(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_typed(body: str) -> bool:
-    """Return whether a form carries a text unchanged: it has no control characters but line feeds, tabs."""
+    """Return whether a form transmits a text unchanged.
+
+    It must not contain control characters other than LF and tab.
+    """
     return all(one.isprintable() or one in "\n\t " for one in body)
 
 
 def body_of(asked: Asked) -> dict[str, str]:
-    """Return the body of the form; line breaks of forms, CR LF, become LF."""
+    """Return the body from the form. CR LF line breaks become LF."""
     if asked.get("encoding", TEXT) == TEXT:
         return {"body": asked.whole("body").replace("\r\n", "\n")}
     try:
@@ -50,12 +56,12 @@ def rate_of(text: str, parse: Callable[[str], Rate]) -> Rate:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a field that are not blank."""
+    """Return the nonblank lines of a field."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def pairs_of(text: str) -> dict[str, str]:
-    """Return NAME=VALUE lines as properties; raise `ClientMistake`."""
+    """Parse NAME=VALUE lines. Raises `ClientMistake` for any other line."""
     pairs = [line.partition("=") for line in lines_of(text)]
     if wrong := [name for name, sign, _ in pairs if not sign or not name]:
         raise ClientMistake(f"The property {wrong[0][:40]!r} has no value: write NAME=VALUE, one a line.")

@@ -1,14 +1,14 @@
-"""Which requests reach the pages: those of this site, in a session, with bodies as forms send them.
+"""Request checks before the pages: the origin of a request and the format of a form.
 
-| threat                                     | answer                                                        |
+| threat                                     | protection                                                    |
 |--------------------------------------------|---------------------------------------------------------------|
-| a page of another site, or of another port | `services.ops.origins`: Host, Origin, Sec-Fetch-Site; an act  |
-|                                            | must have an Origin; the cookie is SameSite=Strict            |
-| a script or style in a name or a body      | Jinja escapes; `default-src 'self'` without exceptions        |
-| a page in a frame of another               | `frame-ancestors 'none'`                                      |
-| a body without end                         | `BODY_BYTES_MAX`                                              |
+| a page of another site or port             | `services.ops.origins`: Host, Origin, Sec-Fetch-Site; Origin  |
+|                                            | required for POST; SameSite=Strict cookie                     |
+| a script or style in a name or a body      | Jinja escaping; `default-src 'self'` without exceptions       |
+| a console page in a frame of another site  | `frame-ancestors 'none'`                                      |
+| an unlimited request body                  | `BODY_BYTES_MAX`                                              |
 
-Cost: two hashes a request.
+Cost: one hash per request for the session lookup.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ HEADERS: Final = (
 
 
 class Gate:
-    """ASGI middleware that refuses foreign pages, and says what browsers may do with the answers."""
+    """ASGI middleware that refuses cross-site requests and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, names: Names) -> None:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it."""
+        """Process a request or refuse it."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -64,14 +64,17 @@ class Gate:
 
 
 def check(request: Request, names: Names) -> None:
-    """Raise `AccessRefused` for what a foreign page may have sent."""
+    """Raise `AccessRefused` for a request that another site may have sent."""
     check_origin(request.headers, names)
     if request.method not in ("GET", "HEAD") and "origin" not in request.headers:
         raise AccessRefused("An act must come from a page of the console; it has no Origin.")
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; raise `ClientMistake` for another body, or one too long."""
+    """Return the fields of a form.
+
+    Raises `ClientMistake` for another content type or a body that is too long.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise ClientMistake(f"A form of the console is sent as {FORM}.")
     body = bytearray()

@@ -1,4 +1,7 @@
-"""Bars over time, as SVG with attributes only: no style that the content policy would refuse, no script."""
+"""Histogram bars as SVG.
+
+The SVG has no inline styles and no scripts, which the content policy would block.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from services.times.display import wall
 
 
 class Bar(NamedTuple):
-    """One window of time: its place in the drawing, from 0 to 100, and what its title says."""
+    """A time window: its position in the drawing, from 0 to 100, and its title."""
 
     x: float
     y: float
@@ -19,7 +22,7 @@ class Bar(NamedTuple):
 
 
 def bars(windows: Sequence[Mapping[str, Any]], from_ms: int, width_ms: int, count: int) -> list[Bar]:
-    """Return the bars of `count` windows from `from_ms` on; empty windows have none."""
+    """Return the bars of `count` windows from `from_ms`. Empty windows have no bar."""
     most = max((window["count"] for window in windows), default=0)
     drawn = []
     for window in windows:

@@ -1,9 +1,9 @@
-"""A page: one model with two faces, HTML and JSON, and the acts that its forms post.
+"""A page of the console: a model that is returned as HTML or JSON, and the actions of its forms.
 
-    GET  path           the model in a template; with `Accept: application/json`, or `as=json`, as it is
-    POST path/VERB      an act: it says what became of it, and leads back to a page (303)
+    GET  path           the model as HTML, or as JSON with `Accept: application/json` or `as=json`
+    POST path/VERB      an action, which redirects to a page (303) that shows its result
 
-`read` and `act` call the broker and block; they run in threads.
+`read` and actions call the broker and block. They run in threads.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ REFRESH_MS: Final = 5_000
 
 
 class Asked:
-    """The fields of a URL or a form, as texts without the blanks around them."""
+    """The stripped fields of a query string or a form."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._whole = fields
         self._fields = {name: text.strip() for name, text in fields.items()}
 
     def get(self, name: str, default: str = "") -> str:
-        """Return a field; the default if it is missing or empty."""
+        """Return a field, or the default if it is missing or empty."""
         return self._fields.get(name) or default
 
     def whole(self, name: str) -> str:
-        """Return a field with the blanks around it; empty if it is missing."""
+        """Return a field without stripping it, or an empty string if it is missing."""
         return self._whole.get(name, "")
 
     def required(self, name: str, meaning: str) -> str:
-        """Return a field; raise `ClientMistake` if it is missing or empty."""
+        """Return a field. Raises `ClientMistake` if it is missing or empty."""
         if not (text := self.get(name)):
             raise ClientMistake(f"{meaning} is missing: fill it in.")
         return text
 
     def given(self, *names: str) -> dict[str, str]:
-        """Return those of the fields that are not empty."""
+        """Return the named fields that are not empty."""
         return {name: self._fields[name] for name in names if self._fields.get(name)}
 
 
 class Done(NamedTuple):
-    """The outcome of an act in words, and the path of the page that follows."""
+    """The result message of an action and the path of the next page."""
 
     said: str
     path: str
@@ -59,9 +59,9 @@ Act = Callable[[Api, Asked], Done]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page; `entry` is its name in the menu, empty for those that others lead to.
+    """A page of the console. `entry` is its menu name, which is empty for pages outside the menu.
 
-    `every_ms` is how often a page that is looked at is asked for again; 0: never.
+    `every_ms` is the refresh interval of a visible page, or 0 for no refresh.
     """
 
     path: str
@@ -75,7 +75,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that the console serves unchanged, to signed-in sessions only; `read` returns its text."""
+    """A file that only signed-in users can download. `read` returns its text."""
 
     path: str
     media_type: str

@@ -1,8 +1,8 @@
-"""The console as a process: a socket on loopback, the pages, and where its one-time links come from.
+"""The console process: its loopback socket, its pages and its one-time links.
 
-Alone it makes a link and announces it. As the child of a broker (`services.server.console`) it takes the keys
-of links on stdin, one a line, answers each with a line on stdout, and ends when stdin does: with its parent,
-however that ends.
+A standalone console creates one link and announces it. A child process of a broker
+(`services.server.console`) reads link keys from stdin, one per line, and confirms each with a line on stdout.
+It exits when stdin is closed, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
 TAKEN: Final = "taken"
-"""The answer of a child to a key."""
+"""The confirmation of a key by a child process."""
 
 
 class Plan(NamedTuple):
-    """The settings of a console, which ends with its parent if it is a child."""
+    """The settings of a console. A child process exits with its parent."""
 
     http: str | None
     audits: Path
@@ -46,10 +46,11 @@ class Plan(NamedTuple):
 
 
 def serve(plan: Plan, listen: Address, token: str, announce: Callable[[str, str], None]) -> None:
-    """Serve until a signal to end; a child also until the end of stdin.
+    """Serve until SIGTERM or SIGINT. A child process also exits when stdin is closed.
 
-    `announce` is called with the URL, and that of a one-time link whose session calls with `token`, or with
-    none for a child. Raise `ConfigurationError` for an address that is not loopback, `PortTaken`.
+    `announce` receives the console URL and the URL of a one-time link for a session with `token`. A child
+    process passes an empty link. Raises `ConfigurationError` if the address is not a loopback address, and
+    `PortTaken`.
     """
     if not is_loopback(listen.host):
         raise ConfigurationError(
@@ -100,7 +101,7 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
 def take_keys(
     keys: TextIO, offer: Callable[[str], None], loop: asyncio.AbstractEventLoop, end: Callable[[], object]
 ) -> None:
-    """Offer each line's key in the loop; call `end` when there are no more."""
+    """Register the key of each line in the event loop, and call `end` at the end of the input."""
     for line in keys:
         loop.call_soon_threadsafe(offer, line.strip())
     end()

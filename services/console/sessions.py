@@ -1,9 +1,9 @@
-"""Sessions of browsers, in memory, and the one-time links that open them.
+"""In-memory browser sessions and the one-time links that open them.
 
-A session is named by 256 random bits in a cookie (HttpOnly, SameSite=Strict); the token that it calls the
-broker with never leaves the server. A link opens one session and is void after that, or after `LINK_SECONDS`.
-Names are kept as digests, so that a lookup takes as long for a near miss as for any other.
-Cost: a dictionary lookup a request. A stop of the console ends all sessions.
+A session is identified by 256 random bits in a cookie (HttpOnly, SameSite=Strict). The token for the broker
+is never sent to the browser. A link opens one session. It becomes invalid after its first use or after
+`LINK_SECONDS`. Only digests of names are stored, so the duration of a lookup reveals nothing about valid
+names. Cost: one dictionary lookup per request. All sessions end when the console stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ SESSIONS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class Session:
-    """A browser: the token of its calls ("": none), its user ("": HTTP asks for none), its next note."""
+    """A browser session: its token (empty without authentication), its user (empty without authentication)
+    and its next message.
+    """
 
     token: str
     user: str = ""
@@ -29,13 +31,13 @@ class Session:
     seen_s: float = 0.0
 
     def take_note(self) -> str:
-        """Return what the last act said, once."""
+        """Return the message of the last action and clear it."""
         note, self.note = self.note, ""
         return note
 
 
 class Sessions:
-    """The sessions that are open; `elapsed_s` is a monotonic clock."""
+    """The open sessions. `elapsed_s` is a monotonic clock."""
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
@@ -43,24 +45,27 @@ class Sessions:
         self._links: dict[bytes, tuple[float, str]] = {}
 
     def new_link(self, token: str = "") -> str:
-        """Return the key of a new one-time link, whose session calls with `token`."""
+        """Return the key of a new one-time link for sessions with `token`."""
         key = secrets.token_urlsafe(32)
         self.offer(key, token)
         return key
 
     def offer(self, key: str, token: str = "") -> None:
-        """Accept a key once."""
+        """Accept a key for one use."""
         now_s = self._elapsed_s()
         self._links = {name: link for name, link in self._links.items() if link[0] > now_s}
         self._links[_digest(key)] = (now_s + LINK_SECONDS, token)
 
     def enter(self, key: str) -> str | None:
-        """Return the name of a new session for a link's key; None if it is unknown, used or old."""
+        """Return the name of a new session for a link key, or None if the key is unknown, used or expired."""
         until_s, token = self._links.pop(_digest(key), (0.0, ""))
         return self.open(Session(token)) if until_s > self._elapsed_s() else None
 
     def open(self, session: Session) -> str:
-        """Return the name of a new session; the one unused for longest gives way to one too many."""
+        """Open a session and return its name.
+
+        If there are too many, the least recently used session is closed.
+        """
         self._forget_idle()
         if len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[min(self._sessions, key=lambda name: self._sessions[name].seen_s)]
@@ -70,7 +75,7 @@ class Sessions:
         return name
 
     def find(self, name: str) -> Session | None:
-        """Return an open session."""
+        """Return an open session, or None."""
         self._forget_idle()
         session = self._sessions.get(_digest(name))
         if session is not None:
@@ -78,7 +83,7 @@ class Sessions:
         return session
 
     def close(self, name: str) -> None:
-        """End a session."""
+        """Close a session."""
         self._sessions.pop(_digest(name), None)
 
     def _forget_idle(self) -> None:

@@ -1,12 +1,11 @@
-"""Two hours of figures, held in the console's process, and drawn by it: lines over time on the overview.
+"""Line charts of the overview: metrics of the last two hours, kept in the console process.
 
     /metrics --(every 30 s, by a thread)--> Samples, 240 at most --> rates and levels --> inline SVG
 
-The thread asks with the console's own token; where the broker refuses that one, the thread ends, and samples
-come from those who look at the overview. A counter that falls, or another node that answers, makes a gap, not
-a spike.
-The SVG has attributes only, which the content policy allows.
-Cost: a scrape of the broker each 30 s; some 250 KB, whatever the broker holds.
+The thread uses the console's own token. If the broker refuses it, the thread ends, and samples are only added
+when a user opens the overview. A counter that decreases, or a change to another node, produces a gap. The SVG
+has no inline styles, which the content policy would block. Cost: one metrics request every 30 s, and about
+250 KB of memory.
 """
 
 from __future__ import annotations
@@ -29,11 +28,13 @@ KEPT: Final = SPAN_MS // EVERY_MS
 WIDTH, HEIGHT = 240, 40
 WHOLE_FROM: Final = 100
 GAP_MS: Final = 4 * EVERY_MS
-"""Samples further apart are not joined by a line."""
+"""The maximum distance of samples that a line connects."""
 
 
 class Figure(NamedTuple):
-    """One line: its title, the metric, and whether that is a counter, whose rate a second is drawn."""
+    """A chart: its title, its metric, and whether the metric is a counter, which is drawn as a rate per
+    second.
+    """
 
     title: str
     metric: str
@@ -51,7 +52,7 @@ FIGURES: Final = (
 
 
 class Sample(NamedTuple):
-    """Figures of the broker at an address, at one time in ms since 1970."""
+    """Metrics of the broker at an address. The time is in ms since 1970."""
 
     at_ms: int
     address: str
@@ -59,21 +60,21 @@ class Sample(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value at a time; None: a gap ends there."""
+    """A value at a point in time. None marks a gap."""
 
     at_ms: int
     value: float | None
 
 
 class Samples:
-    """The samples of the last two hours; called from several threads."""
+    """The samples of the last two hours. The methods are thread-safe."""
 
     def __init__(self, clock_ms: Callable[[], int] = now_ms) -> None:
         self._clock_ms, self._lock = clock_ms, Lock()
         self._kept: deque[Sample] = deque(maxlen=KEPT)
 
     def add(self, address: str, found: Mapping[str, float]) -> None:
-        """Keep a sample, unless one was kept less than EVERY_MS ago; a metric without series counts as 0."""
+        """Add a sample if the last one is at least EVERY_MS old. A metric without series counts as 0."""
         at_ms = self._clock_ms()
         named = {one.metric: found.get(one.metric, 0.0) for one in FIGURES}
         with self._lock:
@@ -81,7 +82,7 @@ class Samples:
                 self._kept.append(Sample(at_ms, address, named))
 
     def lines(self) -> list[dict[str, object]]:
-        """Return each figure with its points, the newest value, the highest, and its drawing."""
+        """Return each chart with its points, the latest value, the maximum and its SVG path."""
         until_ms = self._clock_ms()
         with self._lock:
             kept = [one for one in self._kept if until_ms - SPAN_MS <= one.at_ms <= until_ms]
@@ -89,7 +90,7 @@ class Samples:
 
 
 def points(figure: Figure, kept: list[Sample]) -> Iterator[Point]:
-    """Yield the values of a figure."""
+    """Yield the points of a chart."""
     if not figure.is_counter:
         yield from (Point(one.at_ms, one.figures[figure.metric]) for one in kept)
         return
@@ -101,7 +102,7 @@ def points(figure: Figure, kept: list[Sample]) -> Iterator[Point]:
 
 
 def line(figure: Figure, found: list[Point], until_ms: int) -> dict[str, object]:
-    """Return a figure as the page has it."""
+    """Return a chart for the page."""
     values = [one.value for one in found if one.value is not None]
     return {
         "title": figure.title,
@@ -113,7 +114,7 @@ def line(figure: Figure, found: list[Point], until_ms: int) -> dict[str, object]
 
 
 def path(found: list[Point], until_ms: int) -> str:
-    """Return the SVG path of points; those after a gap begin anew."""
+    """Return the SVG path of points. A new segment begins after a gap."""
     highest = max((one.value for one in found if one.value is not None), default=0.0) or 1.0
     drawn, before_ms = list[str](), -GAP_MS
     for at_ms, value in found:
@@ -128,12 +129,15 @@ def path(found: list[Point], until_ms: int) -> str:
 
 
 def rounded(value: float) -> float:
-    """Return a value with as many digits as a page shows; a whole number without any."""
+    """Return a value rounded for display. Large values are rounded to integers."""
     return int(value) if value == int(value) or value >= WHOLE_FROM else round(value, 1)
 
 
 def collect(samples: Samples, connect: Callable[[], Api], ended: Event) -> None:
-    """Add a sample every EVERY_MS until `ended`, or until the broker refuses; an unreachable one is a gap."""
+    """Add a sample every EVERY_MS until `ended` is set or the broker refuses the request.
+
+    An unreachable broker produces a gap.
+    """
     while True:
         with suppress(TidewheelError):
             try:

@@ -1,7 +1,7 @@
-"""How templates show what strangers wrote, and moments: filters of Jinja.
+"""Jinja filters for untrusted text and for times.
 
-A text is shown with control characters and marks of direction written out (`tidewheel.printable`), cut
-at a length, and isolated (`<bdi>` in the templates); Jinja escapes the markup.
+Control characters and bidirectional marks are escaped (`tidewheel.printable`). Text is truncated, and the
+templates isolate it with `<bdi>`. Jinja escapes the markup.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ UNKNOWN: Final = "not known"
 
 
 def line(text: object, characters_max: int = LINE_CHARACTERS_MAX) -> str:
-    """Return a text as one printable line, cut at a length."""
+    """Return a text as one printable line of limited length."""
     whole = str(text)
     more = len(whole) - characters_max
     return one_line(whole[:characters_max]) + (f" … and {more:,} more characters" if more > 0 else "")
 
 
 def moment(at_ms: str | int | None) -> str:
-    """Return wall time of the console's machine, and how far away it is."""
+    """Return the local time and its distance from now."""
     return UNKNOWN if at_ms is None else f"{wall(int(at_ms))} ({away(int(at_ms))})"
 
 
 def moment_exactly(at_ms: str | int | None) -> str:
-    """Return wall time to the millisecond."""
+    """Return the local time to the millisecond."""
     return UNKNOWN if at_ms is None else exactly(int(at_ms))
 
 
 def distance(at_ms: str | int) -> str:
-    """Return how far away a moment is."""
+    """Return the distance of a point in time from now."""
     return away(int(at_ms))
 
 
 def iso(at_ms: str | int) -> str:
-    """Return a moment in UTC, as machines read it."""
+    """Return a point in time in UTC in ISO 8601 format."""
     return datetime.fromtimestamp(int(at_ms) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def number(value: float | None) -> str:
-    """Return a number with separators."""
+    """Return a number with thousands separators."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
 def duration(span_ms: str | int) -> str:
-    """Return a span by its two largest units."""
+    """Return a time span in its two largest units."""
     return span(int(span_ms))
 
 
