@@ -1,1 +1,3 @@
-"""The shop: orders, carts and pushes, each a small gRPC service over the official RocketMQ client."""
+"""The sample shop: gRPC services for orders, carts and push notifications, built on the official RocketMQ
+client.
+"""

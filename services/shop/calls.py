@@ -1,4 +1,4 @@
-"""The services of `shop.proto` over gRPC, by the descriptions that its descriptor set has of them."""
+"""gRPC clients and servers for the services of `shop.proto`, built from its descriptor set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Method(NamedTuple):
-    """A method: its name, its path, the classes of its request and its answer."""
+    """A gRPC method: its name, its path, and its request and response classes."""
 
     name: str
     path: str
@@ -23,7 +23,7 @@ class Method(NamedTuple):
 
 
 def methods_of(service: str) -> Iterator[Method]:
-    """Yield the methods of a service: "Orders", "Carts" or "Pushes"."""
+    """Yield the methods of a service. The service is "Orders", "Carts" or "Pushes"."""
     described = shop_pb2.DESCRIPTOR.services_by_name[service]
     for one in described.methods:
         request, answer = (getattr(shop_pb2, kind.name) for kind in (one.input_type, one.output_type))
@@ -31,12 +31,12 @@ def methods_of(service: str) -> Iterator[Method]:
 
 
 def channel_to(address: str) -> grpc.Channel:
-    """Return a channel to a service of the shop, never through a proxy that the environment names."""
+    """Return a channel to a shop service. Proxies from the environment are ignored."""
     return grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
 
 
 def stub_of(service: str, channel: grpc.Channel) -> SimpleNamespace:
-    """Return a service's methods as calls over a channel."""
+    """Return an object that calls the methods of a service over a channel."""
     calls = {
         one.name: channel.unary_unary(one.path, one.request.SerializeToString, one.answer.FromString)
         for one in methods_of(service)
@@ -45,7 +45,7 @@ def stub_of(service: str, channel: grpc.Channel) -> SimpleNamespace:
 
 
 def attach(service: str, servicer: object, server: grpc.Server) -> None:
-    """Let a server answer a service by the methods of an object."""
+    """Register an object whose methods implement a service with a server."""
     handlers = {
         one.name: grpc.unary_unary_rpc_method_handler(
             getattr(servicer, one.name), one.request.FromString, one.answer.SerializeToString

@@ -1,4 +1,4 @@
-"""Where the faults of `faults.py` strike the carts; with none armed, these are the plain carts."""
+"""Fault injection for carts. Without armed faults, the behavior is that of the base class."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class FaultyCarts(Carts):
-    """Carts that fail at an order, or take its lines out twice, where a fault is armed."""
+    """Carts with faults: a failure while an order is processed, or a second removal of its lines."""
 
     def __init__(self, redis: Redis, clock_ms: Clock, faults: Faults) -> None:
         super().__init__(redis, clock_ms)
         self._faults = faults
 
     def clear(self, customer_id: str, order_id: str, lines: Iterable[tuple[str, int]]) -> bool:
-        """Take an order's lines out of a cart; where armed, again when the message comes again."""
+        """Remove an order's lines from a cart.
+
+        An armed fault removes them again when the message is redelivered.
+        """
         lines = list(lines)
         if self._faults.strikes(Fault.POISON, order_id):
             raise ValueError(f"Order {order_id} is poison to this service.")

@@ -1,4 +1,4 @@
-"""The cart service: the verbs of `carts.py` over gRPC, and the consumer of `order-created`."""
+"""The cart service: the gRPC interface of `carts.py` and the consumer of `order-created`."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ log = structlog.get_logger()
 
 
 class CartService:
-    """gRPC's view of the carts."""
+    """The gRPC interface of the carts."""
 
     def __init__(self, carts: Carts) -> None:
         self._carts = carts
 
     @answering
     def Add(self, request: shop_pb2.AddRequest, context: grpc.ServicerContext) -> shop_pb2.Cart:  # noqa: N802
-        """Put lines into a cart."""
+        """Add lines to a cart."""
         additions = [Addition(line.add_id, line.sku, line.quantity) for line in request.lines]
         return as_answer(request.customer_id, self._carts.add(request.customer_id, additions))
 
     @answering
     def Get(self, request: shop_pb2.CartRequest, context: grpc.ServicerContext) -> shop_pb2.Cart:  # noqa: N802
-        """Look into a cart."""
+        """Return a cart."""
         return as_answer(request.customer_id, self._carts.get(request.customer_id))
 
 
 def as_answer(customer_id: str, quantities: dict[str, int]) -> shop_pb2.Cart:
-    """Return a cart in the words of the protocol."""
+    """Return a cart as a protocol message."""
     return shop_pb2.Cart(customer_id=customer_id, quantities=quantities)
 
 
 def clear_ordered(carts: Carts, content: dict[str, Any]) -> None:
-    """Handle one `order-created` message: the ordered lines leave the cart, once."""
+    """Process an `order-created` message. The ordered lines are removed from the cart exactly once."""
     lines = [(line["sku"], line["quantity"]) for line in content["lines"]]
     cleared = carts.clear(content["customer_id"], content["order_id"], lines)
     log.info("order-created", order_id=content["order_id"], effect="cleared" if cleared else "repeated")
@@ -58,7 +58,7 @@ def clear_ordered(carts: Carts, content: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def open_carts(broker: str, redis_url: str, faults: Faults) -> Iterator[Carts]:
-    """Yield carts in a Redis database, orders being consumed, until the block ends."""
+    """Yield the carts in a Redis database and consume orders until the block ends."""
     redis = open_redis(redis_url)
     carts = FaultyCarts(redis, wall_clock_ms, faults)
 
@@ -74,7 +74,7 @@ def open_carts(broker: str, redis_url: str, faults: Faults) -> Iterator[Carts]:
 
 
 def run(broker: str, redis_url: str, listen: str, ready_file: Path | None) -> None:
-    """Run the cart service until it is told to stop."""
+    """Run the cart service until SIGTERM or SIGINT."""
     with open_carts(broker, redis_url, Faults.from_environment()) as carts:
         service = CartService(carts)
         serve(lambda server: attach("Carts", service, server), listen, ready_file)

@@ -1,17 +1,18 @@
-"""Carts in Redis: what a customer has put in, minus what the customer's orders have taken out.
+"""Carts in Redis: the lines that a customer has added minus the lines of the customer's orders.
 
     cart:<customer_id>         hash  sku -> quantity
     cart-ledger:<customer_id>  hash  add:<add_id>     -> {"sku", "quantity", "at_ms"}
                                      order:<order_id> -> {"removed": {sku: quantity}, "at_ms"}
 
-The idea: a cart and its ledger change together, in one Lua script (`cart_add.lua`, `cart_clear.lua`), which
-Redis runs alone. The ledger remembers which additions and which orders have had their effect, so a repeated
-request or message has none: a customer who adds an article again after ordering it keeps it, however often
-the order's message comes.
+A cart and its ledger are changed together by a Lua script (`cart_add.lua`, `cart_clear.lua`), which Redis
+runs atomically. The ledger records which additions and orders have been applied, so a repeated request or
+message has no effect. If a customer adds an article again after an order, a redelivery of the order's message
+does not remove it.
 
-Invariant (the audit checks it): quantity in the cart = sum of additions - sum of removals, for every article.
+Invariant (checked by the audit): for every article, the quantity in the cart is the sum of the additions
+minus the sum of the removals.
 
-Cost: one round trip and one small hash field per added line and per order.
+Cost: one round trip, and one small hash field per added line and per order.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 ROOM = Path(__file__).parent
 QUANTITY_MAX = 2**53
-"""Lua counts in doubles; beyond this they are no longer exact."""
+"""Lua stores numbers as doubles, which are not exact above this limit."""
 
 
 @dataclass(slots=True, frozen=True)
 class Addition:
-    """A line on its way into a cart; the id makes it count once."""
+    """A line to add to a cart. A line with the same id is added only once."""
 
     add_id: str
     sku: str
@@ -45,7 +46,7 @@ class Addition:
 
 
 class Carts:
-    """The verbs of the cart service over one Redis database."""
+    """The operations of the cart service on a Redis database."""
 
     def __init__(self, redis: Redis, clock_ms: Clock) -> None:
         self._redis = redis
@@ -54,10 +55,10 @@ class Carts:
         self._clear = redis.register_script((ROOM / "cart_clear.lua").read_text())
 
     def add(self, customer_id: str, additions: Iterable[Addition]) -> dict[str, int]:
-        """Put lines into a customer's cart and return the cart as sku -> quantity.
+        """Add lines to a customer's cart and return the cart as sku -> quantity.
 
         Raises:
-            ClientMistake: when a line lacks its id or SKU or does not add at least one.
+            ClientMistake: If a line has no id or SKU, or its quantity is less than one.
         """
         arguments: list[str | int] = [self._clock_ms()]
         for addition in additions:
@@ -67,12 +68,15 @@ class Carts:
         return {flat[at]: int(flat[at + 1]) for at in range(0, len(flat), 2)}
 
     def get(self, customer_id: str) -> dict[str, int]:
-        """Return a customer's cart as sku -> quantity; empty for an unknown customer."""
+        """Return a customer's cart as sku -> quantity. The cart of an unknown customer is empty."""
         found = self._redis.hgetall(keys_of(customer_id)[0])
         return {str(sku): int(quantity) for sku, quantity in found.items()}
 
     def clear(self, customer_id: str, order_id: str, lines: Iterable[tuple[str, int]]) -> bool:
-        """Take an order's (sku, quantity) lines out of a cart; False when that was done before."""
+        """Remove the (sku, quantity) lines of an order from a cart.
+
+        Returns False if they were removed before.
+        """
         flat = [value for line in lines for value in line]
         return bool(self._clear(keys=keys_of(customer_id), args=[self._clock_ms(), order_id, *flat]))
 
@@ -83,7 +87,7 @@ def keys_of(customer_id: str) -> list[str]:
 
 
 def refuse_impossible(customer_id: str, addition: Addition) -> None:
-    """Refuse a line that could not be counted."""
+    """Raise `ClientMistake` for an invalid line."""
     named = customer_id and addition.add_id and addition.sku
     if not (named and 0 < addition.quantity < QUANTITY_MAX):
         raise ClientMistake(
@@ -95,7 +99,7 @@ def open_redis(url: str) -> Redis:
     """Connect to a Redis database by URL.
 
     Raises:
-        ConfigurationError: when the URL is none, or nothing answers there.
+        ConfigurationError: If the URL is invalid or the server does not answer.
     """
     try:
         redis = Redis.from_url(url, decode_responses=True)

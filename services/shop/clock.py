@@ -1,4 +1,4 @@
-"""Wall time for the services; logic takes it as a parameter so that tests can hold it still."""
+"""Wall-clock time of the services. Functions take the clock as a parameter so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable
 
 Clock = Callable[[], int]
-"""Returns milliseconds since 1970."""
+"""A function that returns milliseconds since 1970."""
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since 1970, from the machine's clock."""
+    """Return the system time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def next_full_second_ms(at_ms: int) -> int:
-    """Return the first full second that is not before a time: the official Python client sends delays in
-    seconds.
-    """
+    """Round a time up to a full second. The official Python client sends delivery times in seconds."""
     return -(-at_ms // 1000) * 1000

@@ -1,7 +1,7 @@
-"""Opens a database by SQLAlchemy URL. A SQLite file gets what a service with several threads needs.
+"""Opens a database by SQLAlchemy URL. SQLite is configured for services with several threads.
 
-Write-ahead logging lets readers go on while one writer commits; a busy timeout makes writers queue instead of
-failing; a commit is on disk before it answers (`synchronous=FULL`), as the barrier assumes.
+Write-ahead logging allows reads during a commit. A busy timeout makes concurrent writers wait instead of
+failing. With `synchronous=FULL` a commit is on disk before it returns, which the barrier requires.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ POOL_SIZE = 32
 
 
 def open_database(url: str, *tables: MetaData) -> Engine:
-    """Open a database and create the tables that are missing.
+    """Open a database and create missing tables.
 
     Raises:
-        ConfigurationError: when the URL is no database URL, its driver is missing, nothing answers there, or
-            a table is there with other columns.
+        ConfigurationError: If the URL is invalid, its driver is missing, the server does not answer, or an
+            existing table has other columns.
     """
     try:
         engine = create_engine(url, **settings_of(url))
@@ -44,7 +44,7 @@ def open_database(url: str, *tables: MetaData) -> Engine:
 
 
 def refuse_other_columns(engine: Engine, metadata: MetaData) -> None:
-    """Refuse tables of another version or another program; the first statement would fail."""
+    """Raise an error for tables of another version or program."""
     for name, table in metadata.tables.items():
         found = {column["name"] for column in inspect(engine).get_columns(name)}
         different = found.symmetric_difference(table.columns.keys())
@@ -56,18 +56,18 @@ def refuse_other_columns(engine: Engine, metadata: MetaData) -> None:
 
 
 def settings_of(url: str) -> dict[str, Any]:
-    """Return engine settings: enough connections for the service's threads."""
+    """Return engine settings with enough connections for the service's threads."""
     if url.startswith("sqlite"):
         return {"connect_args": {"timeout": SQLITE_BUSY_S}, "pool_size": POOL_SIZE}
     return {"pool_size": POOL_SIZE, "pool_pre_ping": True}
 
 
 def prepare_sqlite(connection: Any, _: Any) -> None:
-    """Set what SQLite remembers per connection."""
+    """Set the SQLite options of a connection."""
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the URL of an SQLite file."""
+    """Return the URL of a SQLite file."""
     return f"sqlite:///{path.absolute()}"

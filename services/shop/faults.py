@@ -1,38 +1,38 @@
-"""Faults that a test or the demo arms from outside; nothing is armed in ordinary use.
+"""Fault injection for tests and the demo. No faults are armed in normal operation.
 
-`TIDEWHEEL_SHOP_FAULTS` holds a list such as `die-before-commit@30,repeat-same-id/25,poison=O7`: `name@n`
-strikes the n-th time its point is reached, `name/n` every n-th time, `name=subject` whenever it is reached
-for that order or push. Each strike is first written, as a line of JSON, to the file named by
-`TIDEWHEEL_SHOP_FAULT_LOG`, so that what was injected can be counted although the process died.
+`TIDEWHEEL_SHOP_FAULTS` is a list such as `die-before-commit@30,repeat-same-id/25,poison=O7`. `name@n`
+triggers the fault at the n-th pass, `name/n` at every n-th pass, and `name=subject` at every pass for that
+order or push. Before a fault is triggered, a JSON line is appended to the file in `TIDEWHEEL_SHOP_FAULT_LOG`,
+so that faults can be counted even if the process dies.
 
-Mishaps, which a correct shop survives (`tidewheel demo --faults`):
+Faults that a correct shop tolerates (`tidewheel demo --faults`):
 
-| name | strikes |
+| name | effect |
 |---|---|
-| die-between-halves | in the order service, placing: after the first of two half messages |
-| die-after-halves | after both, before the barrier rows |
-| die-after-row | after the barrier rows, before the order's |
-| die-before-commit | after the order's rows, before the database commit |
-| die-after-commit | after the database commit, before a half message is ended |
-| die-between-ends | after the first of two ends |
-| die-paying-after-half, -after-row, -before-commit, -after-commit | the same, paying |
-| repeat-same-id | a send is repeated as a client does that did not hear the answer: same message id |
-| repeat-as-new | an order is announced a second time, by a new message |
-| die-before-ack | in the cart service, after the cart was changed, before the message is acknowledged |
+| die-between-halves | the order service exits in `place`, after the first of two half messages |
+| die-after-halves | the same, after both half messages and before the barrier rows |
+| die-after-row | the same, after the barrier rows and before the order's rows |
+| die-before-commit | the same, after the order's rows and before the database commit |
+| die-after-commit | the same, after the database commit and before a half message is ended |
+| die-between-ends | the same, after the first of two half messages was ended |
+| die-paying-after-half, -after-row, -before-commit, -after-commit | the same for a payment |
+| repeat-same-id | a send is repeated with the same message id, as after a lost response |
+| repeat-as-new | the `order-created` message of an order is sent again as a new message |
+| die-before-ack | the cart service exits after it has changed a cart and before the acknowledgement |
 
-Bugs, which the audit has to find (`tidewheel demo --bugs`):
+Bugs that the audit must find (`tidewheel demo --bugs`):
 
-| name | what the service does instead |
+| name | incorrect operation of the service |
 |---|---|
-| row-without-message | writes an order's rows without its transaction |
-| message-without-row | announces an order, and forgets its rows |
-| pay-without-message | marks an order as paid without its transaction |
-| keep-deadline | says that an order was paid, and forgets to cancel its deadline |
-| time-out-paid | times an order out whatever its status |
-| ack-without-clearing | acknowledges an order's message, and leaves the cart as it is |
-| clear-again | when the message comes again, takes the lines out of the cart again |
-| poison | fails at an order's message every time |
-| push-without-message | marks a push as delivered, and never sends it |
+| row-without-message | writes an order's rows without a transaction |
+| message-without-row | sends the messages of an order without its rows |
+| pay-without-message | marks an order as paid without a transaction |
+| keep-deadline | sends the `order-paid` message without the cancellation of the deadline |
+| time-out-paid | times an order out regardless of its status |
+| ack-without-clearing | acknowledges an order's message without changing the cart |
+| clear-again | removes the lines from the cart again when the message is redelivered |
+| poison | fails at every delivery of an order's message |
+| push-without-message | marks a push as delivered without sending it |
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ARMED = re.compile(r"(?P<name>[a-z-]+)(?:(?P<mode>[@/])(?P<count>[1-9][0-9]*)|=(
 
 
 class Fault(StrEnum):
-    """The points at which something can be made to go wrong."""
+    """The faults that can be injected."""
 
     DIE_BETWEEN_HALVES = "die-between-halves"
     DIE_AFTER_HALVES = "die-after-halves"
@@ -88,16 +88,14 @@ class Fault(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Trigger:
-    """When an armed fault strikes: the n-th time only, every n-th time, or whenever a subject comes."""
+    """The condition of a fault: the n-th pass only, every n-th pass, or every pass for a subject."""
 
     count: int = 1
     once: bool = False
     subject: str | None = None
 
     def strikes(self, reached: int, subject: str) -> bool:
-        """Return whether the point that has now been reached that often, this time for `subject`, is
-        struck.
-        """
+        """Return whether the fault is triggered at this pass for `subject`."""
         if self.subject is not None:
             return subject == self.subject
         return reached == self.count if self.once else reached % self.count == 0
@@ -105,7 +103,7 @@ class Trigger:
 
 @dataclass(slots=True)
 class Faults:
-    """The armed faults of one process."""
+    """The armed faults of a process."""
 
     triggers: dict[Fault, list[Trigger]] = field(default_factory=dict)
     log_path: Path | None = None
@@ -114,10 +112,10 @@ class Faults:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Faults:
-        """Return the faults that the environment arms; usually none.
+        """Return the faults that the environment arms.
 
         Raises:
-            UnknownChoice: when the variable cannot be read.
+            UnknownChoice: If the variable cannot be parsed.
         """
         triggers: dict[Fault, list[Trigger]] = {}
         for armed in filter(None, environment.get(FAULTS_VARIABLE, "").split(",")):
@@ -127,7 +125,7 @@ class Faults:
         return cls(triggers, Path(log_path) if log_path else None)
 
     def strikes(self, fault: Fault, subject: str) -> bool:
-        """Count that a point was reached for `subject`; whether it is struck this time, and written down."""
+        """Count a pass for `subject`. Returns whether the fault is triggered, and logs a triggered fault."""
         if fault not in self.triggers:
             return False
         with self._lock:
@@ -139,13 +137,13 @@ class Faults:
         return True
 
     def die_if_struck(self, fault: Fault, subject: str) -> None:
-        """End the process as a crash does, without any cleaning up, when the point is struck."""
+        """Exit the process without cleanup if the fault is triggered."""
         if self.strikes(fault, subject):
             os._exit(EXIT_BY_FAULT)
 
 
 def parse(armed: str) -> tuple[Fault, Trigger]:
-    """Read one armed fault, `name@n`, `name/n` or `name=subject`."""
+    """Parse an armed fault: `name@n`, `name/n` or `name=subject`."""
     found = ARMED.fullmatch(armed)
     if found is None or found["name"] not in list(Fault):
         raise UnknownChoice(
@@ -159,12 +157,12 @@ def parse(armed: str) -> tuple[Fault, Trigger]:
 
 
 def write_down(log_path: Path, what: str, subject: str) -> None:
-    """Add a line to a fault log: the fault and its subject."""
+    """Append a fault and its subject to a fault log."""
     line = {"fault": what, "subject": subject, "at_ms": wall_clock_ms()}
     with log_path.open("a") as log:
         log.write(json.dumps(line) + "\n")
 
 
 def written_down(log_path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a fault log, in order: fault, subject, at_ms; none if there is no such file."""
+    """Return the entries of a fault log in order, or an empty list if the file does not exist."""
     return [json.loads(line) for line in log_path.read_text().splitlines()] if log_path.exists() else []

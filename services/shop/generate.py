@@ -1,4 +1,4 @@
-"""Makes `services/shop/generated` from `services/shop/protos/shop.proto`.
+"""Generates `services/shop/generated` from `services/shop/protos/shop.proto`.
 
 python -m services.shop.generate
 """
@@ -14,7 +14,7 @@ ROOM: Final = Path(__file__).parent
 
 
 def main(folder: Path = ROOM / "generated") -> None:
-    """Write the generated files, replacing those that are there."""
+    """Write the generated files and replace existing files."""
     compile_protos(ROOM / "protos", ["shop.proto"], (), folder, "services.shop.generated")
 
 

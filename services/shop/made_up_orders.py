@@ -1,7 +1,7 @@
-"""Order lines made up from a seed, with the columns and some of the dirt of real ones.
+"""Order lines generated from a seed, with the columns and some of the errors of real data.
 
-They take the same way as a file's rows, so that a demo without a file shows everything that one with a file
-does: repeated customers, cancellations, rows that are refused.
+They are read like the rows of a file, so a demo without a file also shows repeat customers, cancellations and
+refused rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINES_MAX = 5
 
 
 def made_up_rows(seed: int, invoice_count: int) -> Iterator[tuple[int, Row]]:
-    """Yield the numbered rows of `invoice_count` invoices; the same seed makes the same rows."""
+    """Yield the numbered rows of `invoice_count` invoices. The same seed produces the same rows."""
     draw = random.Random(seed)
     customers = [str(12_000 + number) for number in range(max(1, invoice_count // 3))]
     orders: list[list[Row]] = []
@@ -40,7 +40,9 @@ def made_up_rows(seed: int, invoice_count: int) -> Iterator[tuple[int, Row]]:
 def invoice_rows(
     draw: random.Random, number: str, at: datetime, customers: list[str], orders: list[list[Row]]
 ) -> list[Row]:
-    """Return one invoice: mostly an order, sometimes the cancellation of an earlier one."""
+    """Return the rows of an invoice, which is usually an order and sometimes the cancellation of an earlier
+    order.
+    """
     if orders and draw.random() < CANCELLATION_SHARE:
         cancelled = draw.choice(draw.choice(orders))
         quantity = str(-int(cancelled["Quantity"]))
@@ -53,7 +55,7 @@ def invoice_rows(
 
 
 def order_row(draw: random.Random, number: str, at: datetime, customer: str, sku: str) -> Row:
-    """Return one clean line of an order."""
+    """Return a valid order line."""
     return {
         "InvoiceNo": number,
         "StockCode": sku,
@@ -67,5 +69,5 @@ def order_row(draw: random.Random, number: str, at: datetime, customer: str, sku
 
 
 def soiled(draw: random.Random, row: Row) -> Row:
-    """Return the row with one of the faults that real rows have."""
+    """Return the row with an error that occurs in real data."""
     return row | draw.choice([{"CustomerID": ""}, {"Quantity": "0"}, {"UnitPrice": "0.0"}, {"Quantity": "?"}])

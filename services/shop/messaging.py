@@ -1,8 +1,8 @@
-"""The official RocketMQ client, opened so that a wrong address or a missing topic is told at once.
+"""Opens the official RocketMQ client and reports an unreachable broker or a missing topic immediately.
 
-The client itself starts against a closed port without a word and answers every later failure with "failed to
-fetch route"; so the address is tried first, and the routes of the topics are fetched before work begins.
-Every shop message carries its business key and a JSON body.
+The client starts without an error even if no broker listens, and later reports every failure as "failed to
+fetch route". Therefore the address is tested first, and the routes of the topics are fetched before the
+client is used. Every shop message carries its business key and a JSON body.
 """
 
 from __future__ import annotations
@@ -49,35 +49,38 @@ def json_message(
     due_ms: int | None = None,
     properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> Message:
-    """Return a message about the thing called `key`, delivered at `due_ms` (a full second) or at once."""
+    """Return a message with `key` as its key, delivered at `due_ms` (a full second) or immediately."""
     message = Message()
     message.topic = topic
     message.keys = key
     message.body = json.dumps(content, ensure_ascii=False).encode()
     if due_ms is not None:
-        message.delivery_timestamp = due_ms // 1000  # seconds, whatever the client's docstring says
+        message.delivery_timestamp = due_ms // 1000  # in seconds, contrary to the docstring of the client
     for name, value in properties.items():
         message.add_property(name, value)
     return message
 
 
 class JsonListener(MessageListener):  # type: ignore[misc] # the official client carries no types
-    """Hands every message's content to a function; when that raises, the broker delivers again later."""
+    """Passes the content of every message to a function.
+
+    If the function raises an exception, the broker redelivers the message.
+    """
 
     def __init__(self, handle: Callable[[dict[str, Any]], object]) -> None:
         self._handle = handle
 
     def consume(self, message: Message) -> ConsumeResult:
-        """Handle one message (the official client calls this on its own threads)."""
+        """Process a message. The official client calls this method in its own threads."""
         try:
             self.act(message)
-        except Exception:  # whatever it was, the message must come again
+        except Exception:  # any error must cause a redelivery
             log.exception("message not handled", topic=message.topic, message_id=message.message_id)
             return ConsumeResult.FAILURE
         return ConsumeResult.SUCCESS
 
     def act(self, message: Message) -> None:
-        """Act on one message; raises if it must come again."""
+        """Process a message. An exception causes a redelivery."""
         self._handle(json.loads(message.body))
 
 
@@ -85,9 +88,11 @@ class JsonListener(MessageListener):  # type: ignore[misc] # the official client
 def open_producer(
     broker: str, topics: list[str], checker: TransactionChecker | None = None
 ) -> Iterator[Producer]:
-    """Yield a started producer. Its topics are declared, so that the broker may ask it about orphaned halves.
+    """Yield a started producer.
 
-    With a checker it sends transactions, so all of its topics must take them.
+    Its topics are declared, so the broker can send it check-backs for orphaned half messages.
+
+    A producer with a checker sends transactions, so all its topics must accept them.
     """
     producer = Producer(configuration_for(broker), topics, checker)
     producer.startup()
@@ -103,7 +108,7 @@ def open_producer(
 
 @contextlib.contextmanager
 def open_consumer(broker: str, group: str, topic: str, listener: MessageListener) -> Iterator[PushConsumer]:
-    """Yield a started push consumer of one topic."""
+    """Yield a started push consumer of a topic."""
     consumer = PushConsumer(
         configuration_for(broker),
         group,
@@ -119,9 +124,7 @@ def open_consumer(broker: str, group: str, topic: str, listener: MessageListener
 
 
 def configuration_for(broker: str) -> ClientConfiguration:
-    """Return the client's settings for a broker that was found to answer, and its user if the broker
-    asks.
-    """
+    """Return the client configuration for a reachable broker, with the user from the settings."""
     require_listener(broker)
     user = load(UserSettings)
     secret = secret_in(user.secret_key_file, "secret_key_file")
@@ -129,7 +132,7 @@ def configuration_for(broker: str) -> ClientConfiguration:
 
 
 def require_listener(broker: str) -> None:
-    """Refuse an address where nothing listens."""
+    """Raise an error if the broker's address does not accept connections."""
     host, _, port = broker.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
@@ -140,17 +143,20 @@ def require_listener(broker: str) -> None:
 
 
 def require_route(producer: Producer, topic: str) -> None:
-    """Refuse a topic that the broker does not have."""
+    """Raise an error if the broker does not have a topic."""
     try:
         producer.route_manager.retrieve_topic_route_data(topic)
-    except Exception as error:  # the client raises a bare Exception and keeps the reason in its log
+    except Exception as error:  # the client raises a bare Exception and logs the reason
         raise TopicNotFound(
             f"The broker has no topic {topic}. Create it with `tidewheel topic create {topic}`."
         ) from error
 
 
 def require_transactions(producer: Producer, topic: str) -> None:
-    """Refuse a topic that was created for another type of message; the client tells it at the first send."""
+    """Raise an error if a topic does not accept transactions.
+
+    The client would report it only at the first send.
+    """
     queues = producer.route_manager.retrieve_topic_route_data(topic).message_queues
     types = set().union(*(queue.accept_message_types for queue in queues))
     if MessageType.TRANSACTION not in types:

@@ -1,4 +1,4 @@
-"""An order as a customer asks for it, before it is placed."""
+"""An order request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEY_CHARACTERS_MAX = 64
 
 @dataclass(slots=True, frozen=True)
 class Line:
-    """One article of an order."""
+    """An article of an order."""
 
     sku: str
     quantity: int
@@ -21,7 +21,7 @@ class Line:
 
 @dataclass(slots=True, frozen=True)
 class NewOrder:
-    """An order as the customer asks for it; `timeout_ms` is how long there is to pay."""
+    """An order request. `timeout_ms` is the time limit for the payment."""
 
     order_id: str
     customer_id: str
@@ -34,7 +34,7 @@ class NewOrder:
         return sum(line.quantity * line.unit_price_pence for line in self.lines)
 
     def content(self, placed_ms: int) -> dict[str, Any]:
-        """Return the body of its `order-created` message."""
+        """Return the body of the `order-created` message."""
         lines = [
             {"sku": line.sku, "quantity": line.quantity, "unit_price_pence": line.unit_price_pence}
             for line in self.lines
@@ -43,10 +43,11 @@ class NewOrder:
         return head | {"lines": lines}
 
     def refuse_unsellable(self) -> None:
-        """Refuse an order that names nothing, or an article less than once, below nothing, or twice.
+        """Validate the order: its id, its customer, its timeout, and the SKUs, quantities and prices of its
+        lines.
 
         Raises:
-            ClientMistake: in these cases.
+            ClientMistake: If the order is invalid.
         """
         skus = [line.sku for line in self.lines]
         sellable = all(line.sku and line.quantity > 0 and line.unit_price_pence >= 0 for line in self.lines)
@@ -59,5 +60,5 @@ class NewOrder:
 
 
 def is_message_key(text: str) -> bool:
-    """Return whether an id can be a message's key: printable, without blanks, short."""
+    """Return whether an id can be a message key: printable, without spaces, and not too long."""
     return 0 < len(text) <= KEY_CHARACTERS_MAX and text.isprintable() and not any(map(str.isspace, text))

@@ -1,29 +1,29 @@
-"""Reads order lines with the columns of the "Online Retail" data set and groups them into invoices.
+"""Reads order lines in the format of the "Online Retail" data set and groups them into invoices.
 
-Real data is dirty. A row that cannot become an order line is refused, with its line number and one reason; it
-never stops the reading. The reasons, tried in this order:
+Real data contains errors. A row that is not a valid order line is refused with its line number and one
+reason, and reading continues. The reasons are checked in this order:
 
-| reason | the row |
+| reason | condition |
 |---|---|
-| not UTF-8 | has a cell in another encoding: `Müller` and `Möller` would become one customer |
-| number in scientific notation | lacks digits: 1.785E+04 may have been 17850 or 17852 |
-| unreadable row | lacks a cell, has one too many (2,55), or holds one that is no number, date or name |
-| price with parts of a penny | has more than two decimals: 0.001 would be nothing |
-| missing customer | names nobody |
-| quantity of zero or less | would sell nothing (cancellations, whose number starts with C, may) |
-| price of zero or less | would cost nothing (cancellations may) |
-| another customer | names somebody else than the invoice's first accepted row |
+| not UTF-8 | a cell has another encoding, so `Müller` and `Möller` would become the same customer |
+| number in scientific notation | digits are missing: 1.785E+04 may have been 17850 or 17852 |
+| unreadable row | a cell is missing, superfluous (2,55), or not a valid number, date or name |
+| price with parts of a penny | the price has more than two decimal places |
+| missing customer | the customer is missing |
+| quantity of zero or less | not allowed unless the invoice is a cancellation (a number with the prefix C) |
+| price of zero or less | not allowed unless the invoice is a cancellation |
+| another customer | the first accepted row of the invoice has a different customer |
 
-Times are ISO 8601, or month/day/year as in the UCI file. With a zone they become UTC. A file whose dates
-contradict each other is refused as a whole: 13/12/2010 beside 02/12/2010, which then is no 12th of February,
-or times with a zone beside times without. So is one that names a column twice, or has a quotation mark that
-nothing closes: it would take the rows behind it into its cell.
+Times are in ISO 8601 format or in the month/day/year format of the UCI file. Times with a time zone are
+converted to UTC. A file with inconsistent dates is refused, for example if it contains 13/12/2010 and
+02/12/2010, or times with and without a time zone. A file is also refused if a column name occurs twice, or if
+a quotation mark is not closed, since the following rows would become part of the cell.
 
-An invoice is made of its accepted rows, wherever they stand in the file; its time is the earliest of its
-rows, accepted or not. The same SKU twice in an invoice becomes one line: quantities add up, the first price
-stays. An invoice without accepted rows is a refused invoice.
+The rows of an invoice can be anywhere in the file. The time of an invoice is the earliest time of its rows,
+including refused rows. If a SKU occurs twice in an invoice, the quantities are added and the first price is
+used. An invoice without accepted rows is refused.
 
-Cost: the accepted lines are held in memory, about 1 kB per invoice.
+Cost: about 1 kB of memory per invoice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCIENTIFIC = re.compile(r"[+-]?[0-9]+([.,][0-9]*)?[eE][+-][0-9]+")
-"""As spreadsheets write it; the article `15E2` is a name."""
+"""The format of spreadsheets. The article `15E2` is a name."""
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 WHOLE = re.compile(r"([0-9]+)\.0+")
 SLASHES = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/")
@@ -56,14 +56,14 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NUMBER_MAX = 10**9
 DATE_FORMAT_OF_UCI = "%m/%d/%Y %H:%M"
 SURPLUS = "\n"
-"""The column of the cells for which the first line has no name."""
+"""The key of cells without a column name."""
 
 Row = dict[str, str]
-"""One line of the file by column; a cell may be missing. `SURPLUS` is there where there are too many."""
+"""A row of the file by column. Cells may be missing. `SURPLUS` contains extra cells."""
 
 
 class Reason(StrEnum):
-    """Why a row was refused."""
+    """The reason for which a row was refused."""
 
     ENCODING = "not UTF-8"
     SCIENTIFIC = "number in scientific notation"
@@ -85,7 +85,7 @@ class Refused(Exception):
 
 @dataclass(slots=True, frozen=True)
 class RefusedRow:
-    """A row that was not taken: where it stands, and why."""
+    """A refused row with its line number and the reason."""
 
     line_number: int
     invoice: str
@@ -94,7 +94,7 @@ class RefusedRow:
 
 @dataclass(slots=True)
 class Invoice:
-    """Rows of one number: an order, or the cancellation of one."""
+    """The rows of an invoice, which is an order or the cancellation of an order."""
 
     number: str
     at: datetime
@@ -103,19 +103,19 @@ class Invoice:
 
     @property
     def is_cancellation(self) -> bool:
-        """Return whether the invoice cancels an order instead of being an order."""
+        """Return whether the invoice is a cancellation."""
         return self.number.startswith(CANCELLATION_MARK)
 
     @property
     def is_refused(self) -> bool:
-        """Return whether none of its rows was accepted."""
+        """Return whether all rows of the invoice were refused."""
         return not self.lines
 
     def take(self, customer_id: str, line: Line) -> None:
-        """Add a readable row.
+        """Add a valid row.
 
         Raises:
-            Refused: when it names another customer than the rows before.
+            Refused: If the row has a different customer than the previous rows.
         """
         if self.lines and customer_id != self.customer_id:
             raise Refused(Reason.OTHER_CUSTOMER)
@@ -128,19 +128,19 @@ class Invoice:
 
 @dataclass(slots=True)
 class Reading:
-    """What a file holds: invoices in the order of time, and the rows that were refused."""
+    """The content of a file: its invoices in chronological order, and its refused rows."""
 
     invoices: list[Invoice]
     refused_rows: list[RefusedRow]
 
     def first(self, count: int) -> Reading:
-        """Return the first `count` invoices and what was refused among their rows."""
+        """Return the first `count` invoices and their refused rows."""
         kept = self.invoices[:count]
         numbers = {invoice.number for invoice in kept}
         return Reading(kept, [row for row in self.refused_rows if row.invoice in numbers])
 
     def refused_by_reason(self) -> dict[Reason, int]:
-        """Return how many rows were refused for each reason."""
+        """Return the number of refused rows by reason."""
         return dict(Counter(row.reason for row in self.refused_rows).most_common())
 
 
@@ -148,8 +148,8 @@ def read_file(path: Path) -> Reading:
     """Read a CSV file.
 
     Raises:
-        InputUnreadable: when it cannot be opened, is no CSV, lacks a column or all rows, has one twice, or
-            has dates that contradict each other.
+        InputUnreadable: If the file cannot be opened, is not a CSV file, has no rows, lacks a column or has
+            it twice, or contains inconsistent dates.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -162,10 +162,10 @@ def read_file(path: Path) -> Reading:
 
 
 def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the numbered rows of a file whose first line names the columns.
+    """Yield the numbered rows of a file. The first line contains the column names.
 
     Raises:
-        InputUnreadable: when it names them otherwise, or a quotation mark is not closed.
+        InputUnreadable: If a column name is missing or occurs twice, or a quotation mark is not closed.
     """
     reader = csv.DictReader(file, restkey=SURPLUS, strict=True)
     named = Counter(reader.fieldnames or ())
@@ -189,10 +189,10 @@ def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Row]]:
 
 
 def read_rows(rows: Iterable[tuple[int, Row]], shown: str = "The input") -> Reading:
-    """Group numbered rows into invoices; rows without an invoice number belong to none.
+    """Group numbered rows into invoices. A row without an invoice number is refused.
 
     Raises:
-        InputUnreadable: when the dates contradict each other; `shown` names the file.
+        InputUnreadable: If the dates are inconsistent. The message names the file in `shown`.
     """
     invoices: dict[str, Invoice] = {}
     refused: list[RefusedRow] = []
@@ -215,19 +215,19 @@ def read_rows(rows: Iterable[tuple[int, Row]], shown: str = "The input") -> Read
 
 
 class Dates:
-    """The first line of each form in which a file writes its times."""
+    """The first line of each time format in a file."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[int, str]] = {}
 
     def note(self, line_number: int, text: str) -> None:
-        """Remember the form of a time; one that is none has none."""
+        """Record the format of a time. An invalid time is ignored."""
         form = form_of(text)
         if form:
             self._first.setdefault(form, (line_number, text))
 
     def refuse_contradiction(self, shown: str) -> None:
-        """Raise `InputUnreadable` where two forms cannot both be read right."""
+        """Raise `InputUnreadable` if the file contains inconsistent time formats."""
         for one, other, why in CONTRADICTIONS:
             if one in self._first and other in self._first:
                 first, second = (f"line {line} has {text!r}" for line, text in sorted(self._of(one, other)))
@@ -247,7 +247,7 @@ CONTRADICTIONS = (
 
 
 def form_of(text: str) -> str:
-    """Return in which form a time is written; nothing of what is none."""
+    """Return the format of a time, or an empty string if the time is invalid."""
     if slashes := SLASHES.match(text):
         first, second = map(int, slashes.groups())
         is_day_first = first > MONTHS and 0 < second <= MONTHS
@@ -259,7 +259,7 @@ def form_of(text: str) -> str:
 
 
 def refuse_cut(row: Row) -> None:
-    """Refuse a row with a cell that lost what it was: in its encoding, in a spreadsheet, at a comma."""
+    """Refuse a row with a wrong encoding, a number in scientific notation, or too many cells."""
     cells = [cell(row, column) for column in COLUMNS]
     if any(as_utf8(text) != text for text in cells):
         raise Refused(Reason.ENCODING)
@@ -270,7 +270,7 @@ def refuse_cut(row: Row) -> None:
 
 
 def as_utf8(text: str) -> str:
-    """Return a text with escapes in place of what is no character."""
+    """Return a text with undecodable bytes as escape sequences."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -278,7 +278,7 @@ def line_of(row: Row) -> tuple[str, Line]:
     """Return the customer's id and the order line of a row.
 
     Raises:
-        Refused: with the first reason that fits.
+        Refused: With the first reason that applies.
     """
     sku = name_of(cell(row, "StockCode"))
     quantity, price = number_of(row, "Quantity"), number_of(row, "UnitPrice")
@@ -294,7 +294,7 @@ def line_of(row: Row) -> tuple[str, Line]:
 
 
 def refuse_unsold(quantity: Decimal, price: Decimal) -> None:
-    """Refuse what sells nothing or costs nothing."""
+    """Refuse a line whose quantity or price is not positive."""
     if quantity <= 0:
         raise Refused(Reason.QUANTITY)
     if price <= 0:
@@ -302,19 +302,19 @@ def refuse_unsold(quantity: Decimal, price: Decimal) -> None:
 
 
 def cell(row: Row, column: str) -> str:
-    """Return a cell without the blanks around it; empty when the row is too short."""
+    """Return a stripped cell. A missing cell is empty."""
     return (row.get(column) or "").strip()
 
 
 def name_of(text: str) -> str:
-    """Return a name that a message, a key and a database can carry."""
+    """Return a valid name of up to 60 bytes."""
     if not text.isprintable() or not 0 < len(text.encode(errors="replace")) <= 60:
         raise Refused(Reason.UNREADABLE)
     return text
 
 
 def number_of(row: Row, column: str) -> Decimal:
-    """Return a number of believable size."""
+    """Return a number within the permitted range."""
     text = cell(row, column)
     if not NUMBER.fullmatch(text) or abs(Decimal(text)) > NUMBER_MAX:
         raise Refused(Reason.UNREADABLE)
@@ -322,14 +322,14 @@ def number_of(row: Row, column: str) -> Decimal:
 
 
 def date_of(row: Row) -> datetime:
-    """Return the invoice's time, as ISO 8601 or in the form of the UCI file; in UTC if it has a zone."""
+    """Return the time of the invoice. A time with a time zone is converted to UTC."""
     text = cell(row, "InvoiceDate")
     try:
         at = datetime.fromisoformat(text)
         return at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
     except ValueError:
         pass
-    except OverflowError:  # of the first or the last day that there is
+    except OverflowError:  # the first or the last representable day
         raise Refused(Reason.UNREADABLE) from None
     try:
         return datetime.strptime(text, DATE_FORMAT_OF_UCI)
@@ -338,7 +338,7 @@ def date_of(row: Row) -> datetime:
 
 
 def customer_of(row: Row) -> str:
-    """Return the customer's id; spreadsheets write 12923 as `12923.0`."""
+    """Return the customer's id. Spreadsheets write 12923 as `12923.0`."""
     text = cell(row, "CustomerID")
     if whole := WHOLE.fullmatch(text):
         text = whole[1]

@@ -1,7 +1,8 @@
-"""Where the faults of `faults.py` strike the order service; with none armed, these are the plain orders.
+"""Fault injection for the order service. Without armed faults, the behavior is that of the base class.
 
-Inside a barrier's block the steps are seen from the session, outside of it from the calls that the client
-makes: the last half of a verb is sent, the first of two halves is ended.
+Faults inside a barrier transaction are injected by the session methods. Faults outside it are injected by
+wrapped client calls, for example after the last half message was sent or after the first of two half messages
+was ended.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Steps:
-    """The faults that strike inside the block of one verb."""
+    """The faults inside the transaction of an operation."""
 
     after_row: Fault
     before_commit: Fault
@@ -54,7 +55,7 @@ ON_ENDED = {ORDER_CREATED: Fault.DIE_BETWEEN_ENDS}
 
 
 class FaultyOrders(Orders):
-    """Orders that die, repeat themselves or do the wrong thing where a fault is armed."""
+    """Orders with faults: crashes, repeated messages and incorrect operations."""
 
     def __init__(
         self, engine: Engine, barrier: Barrier, producer: Producer, clock_ms: Clock, faults: Faults
@@ -63,7 +64,10 @@ class FaultyOrders(Orders):
         self._faults = faults
 
     def place(self, order: NewOrder) -> Any:
-        """Place an order; where armed, by half, or announce it a second time by a new message."""
+        """Place an order.
+
+        Armed faults omit the message or the rows, or send a second `order-created` message.
+        """
         if self._faults.strikes(Fault.ROW_WITHOUT_MESSAGE, order.order_id):
             return self._place_silently(order)
         if self._faults.strikes(Fault.MESSAGE_WITHOUT_ROW, order.order_id):
@@ -97,7 +101,7 @@ class FaultyOrders(Orders):
         )
 
     def pay(self, order_id: str) -> Row[Any]:
-        """Mark an order as paid; where armed, without a message."""
+        """Mark an order as paid. An armed fault omits the message."""
         if self._faults.strikes(Fault.PAY_WITHOUT_MESSAGE, order_id):
             with self._engine.begin() as connection:
                 changes(connection, order_id, PAYMENT.expected, PAYMENT.values(self._clock_ms()))
@@ -105,7 +109,7 @@ class FaultyOrders(Orders):
         return super().pay(order_id)
 
     def time_out(self, order_id: str, due_ms: int) -> bool:
-        """Time an order out; where armed, whatever has become of it."""
+        """Time an order out. If a fault is armed, the status is ignored."""
         if not self._faults.strikes(Fault.TIME_OUT_PAID, order_id):
             return super().time_out(order_id, due_ms)
         change = {"status": OrderStatus.TIMED_OUT, "timed_out_ms": self._clock_ms()}
@@ -139,15 +143,15 @@ class FaultyOrders(Orders):
 
 
 def watch_calls(producer: Producer, faults: Faults) -> None:
-    """Let faults strike at the client's own calls to the broker."""
+    """Wrap the client's calls to the broker to inject faults."""
     rpc_client = producer.rpc_client
     rpc_client.send_message_async = sending(rpc_client.send_message_async, faults)
     rpc_client.end_transaction_async = ending(rpc_client.end_transaction_async, faults)
 
 
 def sending(send_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
-    """Return sends that are repeated as by a client that lost the answer (same message id), or are the
-    last.
+    """Return a send function with faults: a send is repeated with the same message id, or the process exits
+    after the send.
     """
 
     def send(endpoints: Any, request: Any, *arguments: Any, **settings: Any) -> Any:
@@ -166,8 +170,9 @@ def sending(send_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]
 
 
 def ending(end_once: Callable[..., Any], faults: Faults) -> Callable[..., Any]:
-    """Return calls that end halves, of which the armed ones are the last; answers to check-backs are
-    exempt.
+    """Return a function that ends half messages, after which an armed fault exits the process.
+
+    Answers to check-backs are not affected.
     """
 
     def end(endpoints: Any, request: Any, *arguments: Any, **settings: Any) -> Any:

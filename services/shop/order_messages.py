@@ -1,8 +1,9 @@
-"""What the order service says about an order: it was placed, paid or cancelled, or its time to pay is over.
+"""The messages of the order service: an order was placed, paid or cancelled, or its payment timeout has
+expired.
 
-Every one is a half message of a transaction (`services.shop.orders`). The deadline is a timer under the name
-`order:<id>`, set when its half is committed; a payment or cancellation carries the cancel of that name, which
-happens with its commit or not at all.
+All are half messages of a transaction (`services.shop.orders`). The deadline is a timer with the key
+`order:<id>`, which is set when its half message is committed. The message of a payment or cancellation
+cancels this timer when it is committed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Change:
-    """A change that ends the wait for the deadline: from where to where, its column, its topic."""
+    """A change that ends the payment timeout: its expected and new status, its column and its topic."""
 
     expected: tuple[OrderStatus, ...]
     status: OrderStatus
@@ -31,11 +32,11 @@ class Change:
     topic: str
 
     def values(self, at_ms: int) -> dict[str, Any]:
-        """Return the columns that the change writes into the row."""
+        """Return the column values of the change."""
         return {"status": self.status, self.column: at_ms}
 
     def content(self, order: Row[Any], at_ms: int) -> dict[str, Any]:
-        """Return the body of its message."""
+        """Return the body of the change's message."""
         head = {
             "order_id": order.order_id,
             "customer_id": order.customer_id,
@@ -51,14 +52,14 @@ CANCELLATION = Change(
 
 
 def created_message(order: NewOrder, placed_ms: int) -> Message:
-    """Return the message that announces an order."""
+    """Return the `order-created` message of an order."""
     return json_message(ORDER_CREATED, order.order_id, order.content(placed_ms))
 
 
 def deadline_message(order_id: str, due_ms: int) -> Message:
-    """Return the message that comes when the time to pay is over.
+    """Return the message that is delivered when the payment timeout expires.
 
-    Its time is a property, since the official client refuses a delivery timestamp in a transaction.
+    The delivery time is a property, since the official client refuses a delivery timestamp in a transaction.
     """
     properties = {"TW_TIMER_KEY": timer_key(order_id), "TIMER_DELIVER_MS": str(due_ms)}
     content = {"order_id": order_id, "due_ms": due_ms}
@@ -66,11 +67,11 @@ def deadline_message(order_id: str, due_ms: int) -> Message:
 
 
 def change_message(change: Change, order: Row[Any], at_ms: int) -> Message:
-    """Return the message of a payment or cancellation, which cancels the deadline."""
+    """Return the message of a payment or cancellation, which cancels the deadline timer."""
     properties = {"TW_TIMER_CANCEL": timer_key(order.order_id), "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
     return json_message(change.topic, order.order_id, change.content(order, at_ms), properties=properties)
 
 
 def timer_key(order_id: str) -> str:
-    """Return the name of an order's deadline."""
+    """Return the timer key of an order's deadline."""
     return f"order:{order_id}"

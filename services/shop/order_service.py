@@ -1,6 +1,6 @@
-"""The order service: the verbs of `orders.py` over gRPC, and the consumer of the deadlines.
+"""The order service: the gRPC interface of `orders.py` and the consumer of the deadlines.
 
-One process owns one producer (it sends, and answers check-backs through the barrier) and one push consumer.
+The process has one producer, which also answers check-backs through the barrier, and one push consumer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class OrderService:
-    """gRPC's view of the orders."""
+    """The gRPC interface of the orders."""
 
     def __init__(self, orders: Orders, timeout_ms: int) -> None:
         self._orders = orders
@@ -56,18 +56,21 @@ class OrderService:
 
     @answering
     def Get(self, request: shop_pb2.OrderRequest, context: grpc.ServicerContext) -> shop_pb2.Order:  # noqa: N802
-        """Look at an order."""
+        """Return an order."""
         return as_answer(self._orders.get(request.order_id))
 
 
 def as_new_order(request: shop_pb2.PlaceRequest, timeout_ms: int) -> NewOrder:
-    """Return the request in the words of `orders.py`; no timeout means the service's own."""
+    """Return the request as a `NewOrder`.
+
+    Without a timeout in the request, the default of the service applies.
+    """
     lines = tuple(Line(line.sku, line.quantity, line.unit_price_pence) for line in request.lines)
     return NewOrder(request.order_id, request.customer_id, lines, request.timeout_ms or timeout_ms)
 
 
 def as_answer(row: Row[Any]) -> shop_pb2.Order:
-    """Return an order's row in the words of the protocol."""
+    """Return an order's row as a protocol message."""
     return shop_pb2.Order(
         order_id=row.order_id,
         customer_id=row.customer_id,
@@ -80,7 +83,7 @@ def as_answer(row: Row[Any]) -> shop_pb2.Order:
 
 @contextlib.contextmanager
 def open_orders(broker: str, database: str, faults: Faults) -> Iterator[Orders]:
-    """Yield orders over a database and a broker, deadlines being consumed, until the block ends."""
+    """Yield the orders of a database and a broker and consume deadlines until the block ends."""
     engine = open_database(database, order_metadata)
     barrier = Barrier(sessionmaker(engine))
     barrier.create_table()
@@ -94,7 +97,7 @@ def open_orders(broker: str, database: str, faults: Faults) -> Iterator[Orders]:
 
 
 def run(broker: str, database: str, listen: str, timeout_ms: int, ready_file: Path | None) -> None:
-    """Run the order service until it is told to stop."""
+    """Run the order service until SIGTERM or SIGINT."""
     with open_orders(broker, database, Faults.from_environment()) as orders:
         service = OrderService(orders, timeout_ms)
         serve(lambda server: attach("Orders", service, server), listen, ready_file)

@@ -1,31 +1,34 @@
-"""Orders: a row, its messages and its deadline that agree, whatever dies in between.
+"""Orders whose rows, messages and deadlines remain consistent after a crash.
 
-Every verb is one barrier transaction (`tidewheel.barrier`): half messages and a change of the database that
-stand or fall together.
+Every operation is a barrier transaction (`tidewheel.barrier`), which commits or rolls back half messages and
+a database change together.
 
-| verb   | half messages                                              | database                      |
+| method | half messages                                              | database                      |
 |--------|------------------------------------------------------------|-------------------------------|
-| place  | `order-created`; the deadline on `order-timeouts`          | the order's rows              |
-| pay    | `order-paid`, which carries the cancel of the deadline     | PLACED becomes PAID           |
-| cancel | `order-cancelled`, likewise                                | PLACED or PAID, CANCELLED     |
+| place  | `order-created`, and the deadline in `order-timeouts`      | inserts the order's rows      |
+| pay    | `order-paid`, which cancels the deadline                   | PLACED -> PAID                |
+| cancel | `order-cancelled`, which cancels the deadline              | PLACED or PAID -> CANCELLED   |
 
 Rules:
-- The order id is the caller's: placing it again answers with the order that is there, and a change that has
-  already happened is answered like a new one; neither says anything to the broker.
-- Every change is one conditional update on the status; of payment and timeout the first wins. The row alone
-  decides. That the deadline is cancelled with the payment saves its delivery; one that fires all the same
-  (the payment's half was ended late) finds the order changed and does nothing.
-- A change that comes too late rolls its transaction back: no message, no cancel. Its half stays in the log,
-  and `tidewheel txn show` tells when it came and that it was rolled back.
+- The caller chooses the order id. If the order exists already, `place` returns it. A change that was already
+  made is not repeated. In both cases no message is sent.
+- Every change is one conditional update of the status, so if a payment and a timeout are concurrent, the
+  first update succeeds. Only the row determines the status. The payment cancels the deadline to avoid its
+  delivery. A deadline that is delivered nevertheless, because the half message of the payment was ended late,
+  does not change the order.
+- A change that is too late rolls its transaction back, so its message and the cancellation of the deadline
+  are not delivered. Its half message remains in the log, and `tidewheel txn show` shows its time and the
+  rollback.
 
-An order's status: PLACED -> PAID | TIMED_OUT | CANCELLED, and PAID -> CANCELLED; nothing leaves the last two.
+Status transitions: PLACED -> PAID | TIMED_OUT | CANCELLED, and PAID -> CANCELLED. TIMED_OUT and CANCELLED are
+final.
 
-Cost of placing: four calls to the broker and one database transaction with one fsync; of paying: two calls
-and one transaction.
+Cost: placing an order takes four calls to the broker and one database transaction with one fsync. Paying
+takes two calls and one transaction.
 
-Weak spot: `time_out` is no barrier transaction and sends nothing: whoever wants to hear of a timeout has to
-consume `order-timeouts` and ask for the status. A service that dies between the database commit and the ends
-of the halves leaves them open until the broker asks back.
+Limitations: `time_out` is not a barrier transaction and sends no message, so a service that must know about
+timeouts has to consume `order-timeouts` and query the status. If the service crashes between the database
+commit and the end of the half messages, they remain open until the next check-back.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class Overtaken(Exception):
 
 
 class Orders:
-    """The verbs of the order service over one database and one broker."""
+    """The operations of the order service on a database and a broker."""
 
     def __init__(self, engine: Engine, barrier: Barrier, producer: Producer, clock_ms: Clock) -> None:
         self._engine = engine
@@ -73,12 +76,12 @@ class Orders:
         self._clock_ms = clock_ms
 
     def place(self, order: NewOrder) -> Row[Any]:
-        """Place an order, or find it placed already.
+        """Place an order. If the order exists already, it is returned.
 
         Raises:
-            ClientMistake: when the order has no lines or a line that cannot be sold.
-            RefusedByState: when the id belongs to another order.
-            TransactionEnded: when a check-back rolled the placing back; it may be repeated.
+            ClientMistake: If the order has no lines or an invalid line.
+            RefusedByState: If the id belongs to another order.
+            TransactionEnded: If a check-back rolled the transaction back. The call can be repeated.
         """
         order.refuse_unsellable()
         known = self._find(order.order_id)
@@ -90,7 +93,7 @@ class Orders:
         try:
             with self._barrier.transaction(self._producer, *halves) as session:
                 self._insert(session, order, placed_ms, due_ms)
-        except IntegrityError:  # a rival call with the same id was faster
+        except IntegrityError:  # a concurrent call with the same id has committed
             return refuse_other(self.get(order.order_id), order)
         return self.get(order.order_id)
 
@@ -108,40 +111,40 @@ class Orders:
         session.execute(insert(order_lines), [{"order_id": order.order_id, **line} for line in lines])
 
     def pay(self, order_id: str) -> Row[Any]:
-        """Mark a placed order as paid; its deadline is cancelled with it.
+        """Mark a placed order as paid and cancel its deadline.
 
         Raises:
-            NotFound: when there is no such order.
-            RefusedByState: when it has timed out or was cancelled.
-            TransactionEnded: when a check-back rolled the payment back; it may be repeated.
+            NotFound: If the order does not exist.
+            RefusedByState: If the order has timed out or was cancelled.
+            TransactionEnded: If a check-back rolled the transaction back. The call can be repeated.
         """
         return self._change(order_id, PAYMENT)
 
     def cancel(self, order_id: str) -> Row[Any]:
-        """Cancel an order that is placed or paid; its deadline is cancelled with it.
+        """Cancel a placed or paid order and its deadline.
 
         Raises:
-            NotFound: when there is no such order.
-            RefusedByState: when it has timed out.
-            TransactionEnded: when a check-back rolled the cancellation back; it may be repeated.
+            NotFound: If the order does not exist.
+            RefusedByState: If the order has timed out.
+            TransactionEnded: If a check-back rolled the transaction back. The call can be repeated.
         """
         return self._change(order_id, CANCELLATION)
 
     def time_out(self, order_id: str, due_ms: int) -> bool:
-        """Time an order out if it is still unpaid and this deadline is its own; else do nothing (False)."""
+        """Time an order out if it is unpaid and the deadline belongs to it. Returns False otherwise."""
         change = {"status": OrderStatus.TIMED_OUT, "timed_out_ms": self._clock_ms()}
         with self._engine.begin() as connection:
-            # An earlier deadline is not this order's own: it is of another attempt to place the order.
+            # An earlier deadline belongs to another attempt to place the order.
             is_own = orders.c.due_ms <= due_ms
             changed = changes(connection, order_id, (OrderStatus.PLACED,), change, is_own)
         log.info("deadline", order_id=order_id, timed_out=changed)
         return changed
 
     def get(self, order_id: str) -> Row[Any]:
-        """Return one order's row.
+        """Return an order's row.
 
         Raises:
-            NotFound: when there is no such order.
+            NotFound: If the order does not exist.
         """
         found = self._find(order_id)
         if found is None:
@@ -149,7 +152,7 @@ class Orders:
         return found
 
     def _change(self, order_id: str, change: Change) -> Row[Any]:
-        """Change the status; a change that has already happened is answered like a new one."""
+        """Change the status. A change that was already made is not repeated."""
         order = self.get(order_id)
         if order.status == change.status:
             return order
@@ -159,7 +162,7 @@ class Orders:
             with self._barrier.transaction(self._producer, half) as session:
                 self._update(session, order_id, change, at_ms)
         except Overtaken as overtaken:
-            # A timeout or a rival call was faster: the half is rolled back, and the row says who has won.
+            # A timeout or a concurrent call has changed the order. The half message is rolled back.
             order = self.get(order_id)
             if order.status != change.status:
                 raise RefusedByState(
@@ -187,14 +190,14 @@ def changes(
     change: dict[str, Any],
     *conditions: ColumnElement[bool],
 ) -> bool:
-    """Change an order that still stands as expected; False when it does not."""
+    """Change an order with an expected status. Returns False for any other status."""
     unchanged = (orders.c.order_id == order_id, orders.c.status.in_(expected), *conditions)
     changed: Any = database.execute(update(orders).where(*unchanged).values(change))
     return bool(changed.rowcount == 1)
 
 
 def refuse_other(known: Row[Any], order: NewOrder) -> Row[Any]:
-    """Return the known order, unless its id was used for another customer or sum."""
+    """Return the existing order. Raises `RefusedByState` if its customer or total differs."""
     if (known.customer_id, known.total_pence) != (order.customer_id, order.total_pence):
         raise RefusedByState(f"Order id {order.order_id} belongs to another order. Choose a new id.")
     return known

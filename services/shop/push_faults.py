@@ -1,4 +1,4 @@
-"""Where the faults of `faults.py` strike the pushes; with none armed, these are the plain pushes."""
+"""Fault injection for pushes. Without armed faults, the behavior is that of the base class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FaultyPushes(Pushes):
-    """Pushes of which some are only said to be delivered, where a fault is armed."""
+    """Pushes with a fault: a push is marked as delivered without a message."""
 
     def __init__(
         self, engine: Engine, producer: Producer, schedules: PushSchedules, clock_ms: Clock, faults: Faults
@@ -27,7 +27,7 @@ class FaultyPushes(Pushes):
         self._faults = faults
 
     def send(self, push: NewPush) -> Row[Any]:
-        """Schedule one push; where armed, mark it as delivered and send nothing."""
+        """Schedule a push. An armed fault marks it as delivered without a message."""
         if not self._faults.strikes(Fault.PUSH_WITHOUT_MESSAGE, push.push_id):
             return super().send(push)
         with self._engine.begin() as connection:

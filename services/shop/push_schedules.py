@@ -1,7 +1,7 @@
-"""The broker's schedules, over its HTTP interface: what recurs is computed and kept there, not here.
+"""The broker's schedules over its HTTP interface. The broker stores them and computes their occurrences.
 
-The name of a schedule of ours is `pushes:` and the shop's schedule id, with what a name may not hold
-percent-encoded. What the broker refuses comes back as the error of the tree it was there.
+The name of a schedule in the broker is `pushes:` and the percent-encoded schedule id of the shop. An error of
+the broker is raised as the exception class with the same error code.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ ANSWER_S = 30
 
 
 class PushSchedules:
-    """The shop's schedules in a broker. Calls raise `BrokerUnreachable` or what the broker refused with."""
+    """The shop's schedules in a broker. The methods raise `BrokerUnreachable` or the error of the broker."""
 
     def __init__(self, http: str) -> None:
         self._calls = HttpCalls(http)
 
     def keep(self, schedule_id: str, wanted: dict[str, Any]) -> int:
-        """Keep a schedule; doing it again changes nothing. Return when it occurs first."""
+        """Create or replace a schedule. Repeating the call has no effect. Returns its next occurrence."""
         answer = self._call("PUT", f"/{path_of(schedule_id)}", wanted)
         return int(answer["coming"][0]["at_ms"])
 
     def end(self, schedule_id: str) -> None:
-        """End a schedule, if there is one."""
+        """Delete a schedule if it exists."""
         try:
             self._call("DELETE", f"/{path_of(schedule_id)}")
         except ScheduleNotFound:
@@ -50,7 +50,10 @@ class PushSchedules:
         return found
 
     def occurs(self, cron: str, time_zone: str) -> bool:
-        """Return whether a cron line ever occurs; raise what the broker refuses an unreadable line with."""
+        """Return whether a cron expression has a future occurrence.
+
+        Raises the error of the broker for an invalid expression.
+        """
         wanted = {"cron": cron, "time_zone": time_zone, "count": 1}
         return bool(self._call("POST", "/preview", wanted)["coming"])
 
@@ -80,17 +83,17 @@ class PushSchedules:
 
 
 def name_of(schedule_id: str) -> str:
-    """Return the broker's name of a schedule of the shop."""
+    """Return the broker's name of a schedule."""
     return PREFIX + quote(schedule_id, safe="")
 
 
 def path_of(schedule_id: str) -> str:
-    """Return the broker's name of a schedule as a part of a path."""
+    """Return the broker's name of a schedule as a URL path segment."""
     return quote(name_of(schedule_id), safe="")
 
 
 def below(root: type[TidewheelError]) -> Iterator[type[TidewheelError]]:
-    """Yield an error class and all that are made from it."""
+    """Yield an error class and all its subclasses."""
     yield root
     for kind in root.__subclasses__():
         yield from below(kind)

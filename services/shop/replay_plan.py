@@ -1,13 +1,13 @@
-"""What the demo will do with a list of invoices, decided before anything is sent.
+"""The plan of a replay, which is complete before any message is sent.
 
-An order is placed. A cancellation ends the newest earlier order of the same customer that holds one of its
-items; when there is none, it is `cancel-unmatched`. Every invoice has exactly one fate:
+An invoice of an order is placed. A cancellation cancels the latest earlier order of the same customer with at
+least one of its articles. If there is none, it is unmatched. Every invoice has exactly one outcome:
 
     invoices = accepted orders + refused + cancellations matched + cancellations unmatched
 
-The plan depends on the data and the seed only, so that two runs do the same. Whether an order is paid is
-drawn by the seed. An unpaid order that a later cancellation ends gets the long deadline, so that it is the
-cancellation that ends it, whatever the speed of the replay.
+The plan depends only on the input and the seed, so it is reproducible. Payments are chosen at random from the
+seed. An unpaid order with a later cancellation gets the long timeout, so that it does not time out before the
+cancellation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class OrderStep:
-    """Place an order; then pay it, or let its deadline come."""
+    """Place an order and optionally pay it."""
 
     invoice: Invoice
     pays: bool
@@ -34,7 +34,7 @@ class OrderStep:
 
 @dataclass(slots=True, frozen=True)
 class CancelStep:
-    """Cancel an order that was placed by an earlier step."""
+    """Cancel an order from an earlier step."""
 
     invoice: Invoice
     order_id: str
@@ -45,7 +45,7 @@ Step = OrderStep | CancelStep
 
 @dataclass(slots=True)
 class Plan:
-    """The steps in the order of time, and the invoices that lead to none."""
+    """The steps in chronological order, and the invoices without a step."""
 
     steps: list[Step] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan_replay(invoices: Iterable[Invoice], pay_ratio: float, seed: int) -> Plan:
-    """Decide the fate of invoices that come in the order of time."""
+    """Return the plan for invoices in chronological order."""
     plan, draw = Plan(), random.Random(seed)
     orders_of: dict[str, list[OrderStep]] = defaultdict(list)
     for invoice in invoices:
@@ -79,7 +79,9 @@ def plan_replay(invoices: Iterable[Invoice], pay_ratio: float, seed: int) -> Pla
 
 
 def plan_cancellation(plan: Plan, invoice: Invoice, orders: list[OrderStep]) -> None:
-    """Cancel the newest of a customer's orders that shares an item, or note that none does."""
+    """Cancel the latest order of the customer that shares an article, or add the invoice to the unmatched
+    cancellations.
+    """
     for step in reversed(orders):
         if step.invoice.lines.keys() & invoice.lines.keys():
             step.cancelled_later = True

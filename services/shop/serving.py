@@ -1,7 +1,7 @@
-"""Runs one shop service: binds its port, says that it is ready, and ends cleanly on SIGTERM or Ctrl-C.
+"""Runs a shop service: binds its port, writes its ready file, and stops on SIGTERM or Ctrl-C.
 
-The ready file is JSON, `{"listen": "host:port", "pid": n}`, and appears whole or not at all. A second server
-on the same port is refused: gRPC would otherwise share the port in silence (`grpc.so_reuseport` 0).
+The ready file contains the JSON object `{"listen": "host:port", "pid": n}` and is created atomically. A
+second server on the same port is refused, because `grpc.so_reuseport` is 0.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ STATUS_CODES: dict[type[TidewheelError], grpc.StatusCode] = {
     Busy: grpc.StatusCode.UNAVAILABLE,
     TidewheelError: grpc.StatusCode.INTERNAL,
 }
-"""The first class that fits an error gives its status; callers may repeat ABORTED and UNAVAILABLE."""
+"""The first matching class determines the status of an error. Callers can retry ABORTED and UNAVAILABLE."""
 
 log = structlog.get_logger()
 
 Verb = Any
-"""A method (self, request, context) -> answer; gRPC's own types are not generic enough to say so."""
+"""A method (self, request, context) -> answer. The gRPC types are not generic."""
 
 
 def answering(verb: Verb) -> Verb:
-    """Turn a `TidewheelError` of a verb into its gRPC status, the stable code in front of the sentence."""
+    """Convert a `TidewheelError` of a method into a gRPC status whose details begin with the error code."""
 
     @functools.wraps(verb)
     def answer(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
@@ -73,10 +73,10 @@ def status_of(error: TidewheelError) -> grpc.StatusCode:
 
 
 def serve(attach: Callable[[grpc.Server], None], listen: str, ready_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT, then let running calls finish.
+    """Serve until SIGTERM or SIGINT, then wait up to STOP_GRACE_S for running calls.
 
     Raises:
-        PortTaken: when the address cannot be bound.
+        PortTaken: If the address cannot be bound.
     """
     server = grpc.server(ThreadPoolExecutor(THREADS), options=[("grpc.so_reuseport", 0)])
     attach(server)
@@ -91,7 +91,7 @@ def serve(attach: Callable[[grpc.Server], None], listen: str, ready_file: Path |
 
 
 def bind(server: grpc.Server, listen: str) -> str:
-    """Bind the address (port 0 picks a free one) and return it as host:port."""
+    """Bind the address and return it as host:port. Port 0 selects a free port."""
     host, _, port = listen.rpartition(":")
     try:
         return f"{host}:{server.add_insecure_port(listen)}"
@@ -102,7 +102,7 @@ def bind(server: grpc.Server, listen: str) -> str:
 
 
 def stop_signal() -> threading.Event:
-    """Return an event that the signals to end set."""
+    """Return an event that SIGTERM and SIGINT set."""
     stopping = threading.Event()
     for number in signals_to_end():
         signal.signal(number, lambda *_: stopping.set())
@@ -110,7 +110,7 @@ def stop_signal() -> threading.Event:
 
 
 def write_ready_file(path: Path, address: str) -> None:
-    """Write the ready file beside its place, then move it there."""
+    """Write a temporary file and rename it to the ready file."""
     draft = path.with_name(path.name + ".draft")
     draft.write_text(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
     draft.replace(path)

@@ -1,8 +1,9 @@
-"""The tables of the order and push databases. Times are milliseconds since 1970, money is pence.
+"""The tables of the order and push databases. Times are in milliseconds since 1970, and amounts are in pence.
 
-An order is PLACED and becomes PAID, TIMED_OUT or CANCELLED; a paid one may still be cancelled. A push is
-SCHEDULED and becomes DELIVERED or CANCELLED. Every change is a conditional update on the status, so the
-first of two rivals wins. The table `tidewheel_barrier` beside the orders belongs to `tidewheel.barrier`.
+A PLACED order becomes PAID, TIMED_OUT or CANCELLED. A PAID order can become CANCELLED. A SCHEDULED push
+becomes DELIVERED or CANCELLED. Every change is a conditional update of the status, so the first of two
+concurrent changes succeeds. The table `tidewheel_barrier` in the order database belongs to
+`tidewheel.barrier`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, MetaData,
 
 
 class OrderStatus(StrEnum):
-    """Where an order stands."""
+    """The status of an order."""
 
     PLACED = "PLACED"
     PAID = "PAID"
@@ -22,7 +23,7 @@ class OrderStatus(StrEnum):
 
 
 class PushStatus(StrEnum):
-    """Where a push stands."""
+    """The status of a push."""
 
     SCHEDULED = "SCHEDULED"
     DELIVERED = "DELIVERED"

@@ -1,9 +1,9 @@
-"""The shop's topics, what each takes, and who consumes it.
+"""The topics of the shop, their message types and their consumer groups.
 
-Whatever is said of an order is said in a transaction with its row, so its topics take nothing else; that a
-deadline has a delivery time beside makes it no other kind of message. Payments and cancellations are topics
-of their own, not tags of one: who ships what was paid and who gives money back cannot get the other's
-messages by forgetting a filter, and `tidewheel txn show O1 --topic order-paid` asks for one thing.
+Every message about an order is sent in a transaction with its row, so the order topics accept only
+transactions. A deadline is also a transactional message, although it has a delivery time. Payments and
+cancellations have separate topics instead of tags, so that a consumer without a filter does not receive the
+wrong messages. `tidewheel txn show O1 --topic order-paid` therefore finds only payments.
 """
 
 from __future__ import annotations

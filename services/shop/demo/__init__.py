@@ -1,5 +1,5 @@
-"""The demo: a whole shop against a broker, from real or made-up orders to the audit of its books.
+"""The demo: a complete shop that runs against a broker and ends with an audit of its stores.
 
-The parent process starts everything else as `tidewheel` commands, talks gRPC and HTTP to them, and never
-loads the RocketMQ client itself. `story.py` tells the run from top to bottom.
+The parent process starts all other processes as `tidewheel` commands and calls them over gRPC and HTTP. It
+does not load the RocketMQ client. `story.py` runs the steps of a demo in order.
 """

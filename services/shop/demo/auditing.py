@@ -1,4 +1,4 @@
-"""Runs the audit as its own process: it gets the paths and URLs of the stores and nothing else."""
+"""Runs the audit in its own process, which receives only the paths and URLs of the stores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LAST_WORDS_CHARACTERS = 500
 
 
 def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limits: str) -> dict[str, Any]:
-    """Audit the run's stores, by other limits if given; pass on what the audit prints; return its summary.
+    """Audit the stores of a run, print the output of the audit, and return its summary.
 
     Raises:
-        TidewheelError: when the audit itself fails; its last words are quoted.
+        TidewheelError: If the audit fails. The message quotes the last lines of its output.
     """
     answer = layout.logs / "audit.json"
     with answer.open("w") as stdout:
@@ -40,7 +40,7 @@ def run_audit(layout: Layout, carts_url: str, say: Callable[[str], None], *limit
 
 
 def command(layout: Layout, carts_url: str) -> list[str]:
-    """Return the audit's command line, as a user would type it."""
+    """Return the command line of the audit."""
     return tidewheel(
         "audit",
         *("--store", str(layout.store)),
@@ -53,7 +53,7 @@ def command(layout: Layout, carts_url: str) -> list[str]:
 
 
 def listen(audit: subprocess.Popen[str], layout: Layout, say: Callable[[str], None]) -> str:
-    """Pass on and keep what the audit says until it ends; return all of it."""
+    """Print the output of the audit while it runs, and return it."""
     words = []
     assert audit.stderr is not None
     with (layout.logs / "audit.log").open("w") as log:

@@ -1,6 +1,6 @@
-"""The shop's own books: what its databases say at the end of a run, before the audit checks them.
+"""Totals from the shop's databases at the end of a run, before the audit.
 
-Lateness is what the shop saw: the time at which a row was changed, minus the time at which it was due.
+Lateness is the time at which a row was changed minus the time at which it was due.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Lateness:
-    """How late things came, in milliseconds; early ones would be below zero and are counted."""
+    """Lateness in milliseconds. Negative values are counted as early."""
 
     count: int
     early_count: int
@@ -31,7 +31,7 @@ class Lateness:
 
 @dataclass(slots=True, frozen=True)
 class OrderBooks:
-    """The orders that have a row, by where they stand."""
+    """The number of orders by status."""
 
     paid: int
     timed_out: int
@@ -57,31 +57,31 @@ def push_books(engine: Engine) -> dict[str, int]:
 
 
 def counts_by(engine: Engine, column: Any) -> dict[str, int]:
-    """Count a table's rows by one of its columns."""
+    """Count the rows of a table by the value of a column."""
     with engine.connect() as connection:
         return {row[0]: row[1] for row in connection.execute(select(column, func.count()).group_by(column))}
 
 
 def timeout_lateness(engine: Engine) -> Lateness:
-    """Return how late orders were timed out."""
+    """Return the lateness of order timeouts."""
     late_ms = select(orders.c.timed_out_ms - orders.c.due_ms).where(orders.c.timed_out_ms.is_not(None))
     return lateness_of(values(engine, late_ms))
 
 
 def push_lateness(engine: Engine) -> Lateness:
-    """Return how late pushes were delivered."""
+    """Return the lateness of push deliveries."""
     late_ms = select(pushes.c.delivered_ms - pushes.c.due_ms).where(pushes.c.delivered_ms.is_not(None))
     return lateness_of(values(engine, late_ms))
 
 
 def values(engine: Engine, query: Any) -> list[int]:
-    """Return the only column of a query."""
+    """Return the values of a query with one column."""
     with engine.connect() as connection:
         return list(connection.execute(query).scalars())
 
 
 def lateness_of(late_ms: Sequence[int]) -> Lateness:
-    """Sum lateness up; all zero for nothing."""
+    """Summarize lateness. Without values, all results are zero."""
     ordered = sorted(late_ms) or [0]
     return Lateness(
         count=len(late_ms),

@@ -1,8 +1,8 @@
-"""What happens to the orders of `--bugs`, in the order in which the shop loses its parts.
+"""The sequence of bugs that `--bugs` injects.
 
-While all is well, orders with a bug of a service; then the broker is away for a while; then the cart service
-is stopped for good, then the order service dies. At last a push lets the log go on past every limit, so that
-what is still waiting has waited too long.
+First the bugs of running services are injected. Then the broker is stopped for some time, the cart service is
+stopped permanently, and the order service crashes. Finally a push advances the log beyond all limits, so that
+everything still pending is overdue.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from services.shop.demo.replay import Caller
 
 PAID_IN_TIME_MS = 6_000
-"""How long the deadline of an order waits that is to be paid before it, or met by the broker's absence."""
+"""The payment timeout of orders that are paid in time or become due while the broker is stopped."""
 NEVER_MS = 3_600_000
 PUSH_AGE_MS = 2_000
-"""How long ago a push was due that is said to be delivered."""
+"""The age of a push that is marked as delivered without a message."""
 CLOSING = "closing-time"
 PATIENCE_S = 90
 POLL_S = 0.1
@@ -54,7 +54,7 @@ PUSHED = "pushes-do-not-sum"
 
 @dataclass(slots=True)
 class BugStory:
-    """The bugs of one run."""
+    """The bugs of a run."""
 
     cases: tuple[str, ...]
     processes: Processes
@@ -63,7 +63,7 @@ class BugStory:
     fault_log: Path
 
     def while_all_is_well(self) -> None:
-        """Place the orders that meet a bug of a service."""
+        """Place the orders that are affected by a bug of a service."""
         for case in (*PAYING, POISONED, *UNPAID):
             for order_id in self._subjects(case):
                 self._place(order_id, NEVER_MS, pays=case not in UNPAID)
@@ -73,11 +73,11 @@ class BugStory:
             self._push(push_id, wall_clock_ms() - PUSH_AGE_MS)
 
     def await_timeouts(self, engine: Engine) -> None:
-        """Wait until deadlines have fired for orders that were paid."""
+        """Wait until the deadlines of paid orders have fired."""
         self._await_timed_out(engine, self._subjects(TIMED_OUT))
 
     def while_the_broker_is_away(self, engine: Engine) -> None:
-        """Let deadlines become due, and overdue, while there is no broker."""
+        """Stop the broker until the deadlines of orders are overdue."""
         late = self._subjects(LATE)
         if not late:
             return
@@ -96,7 +96,7 @@ class BugStory:
         self._await_timed_out(engine, late)
 
     def until_services_are_gone(self, engine: Engine) -> None:
-        """Leave a message unread, and a half without outcome; then let time pass in the log."""
+        """Leave a message unconsumed and a half message undecided, then advance the log."""
         if self._subjects(UNREAD):
             self.processes.stop("carts")
         for order_id in self._subjects(UNREAD):
@@ -122,7 +122,7 @@ class BugStory:
             self.caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
 
     def _place_and_die(self, order_id: str) -> None:
-        """Place an order at which the service dies, as armed; nobody starts the service again."""
+        """Place an order for which the service is armed to crash. The service is not restarted."""
         self.processes.leave_dead("orders")
         try:
             self._orders.Place(place_request(order_id, NEVER_MS), timeout=CALL_TIMEOUT_S)
@@ -147,7 +147,7 @@ class BugStory:
         self._await(lambda: values(engine, count) == [len(order_ids)])
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Wait for what must happen; what has not happened in time will be missing in the comparison."""
+        """Wait for a condition. After a timeout, the comparison with the audit reports what is missing."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition() and time.monotonic() < deadline:
             self.processes.require_health()
@@ -155,12 +155,12 @@ class BugStory:
 
 
 def customer_of(order_id: str) -> str:
-    """Return the customer of an order: each order of the bugs has a customer, and so a cart, of its own."""
+    """Return the customer of an order. Each of these orders has its own customer and cart."""
     return f"customer-of-{order_id}"
 
 
 def place_request(order_id: str, timeout_ms: int) -> shop_pb2.PlaceRequest:
-    """Return an order of two books."""
+    """Return an order for two books."""
     lines = [shop_pb2.Line(sku="book", quantity=2, unit_price_pence=995)]
     return shop_pb2.PlaceRequest(
         order_id=order_id, customer_id=customer_of(order_id), lines=lines, timeout_ms=timeout_ms

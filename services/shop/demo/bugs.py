@@ -1,25 +1,24 @@
-"""The bugs of `--bugs`: orders of their own to which something wrong is really done, while the shop runs.
+"""The bugs of `--bugs`, which are injected into separate orders while the shop runs.
 
-Nothing is changed in a store afterwards. A service does the wrong thing with the orders that it is armed for
-(`services.shop.faults`), or a process is stopped while they are under way:
+No store is changed afterwards. A service mishandles the orders for which a fault is armed
+(`services.shop.faults`), or a process is stopped while they are processed:
 
-| case to be found | what is done |
+| case | injected bug |
 |---|---|
-| order-without-message | the order service writes rows without their transaction |
-| message-without-order | it announces an order, and forgets its rows |
-| outcome-contradicts-database | it marks an order as paid without a message |
-| half-unresolved | it dies between the halves and the rows, and never comes back |
-| effect-twice | a message is repeated, and the cart service takes the lines out again |
-| cart-not-cleared | the cart service acknowledges a message, and does nothing |
-| paid-but-timed-out | a payment leaves its deadline standing, which then ignores the payment |
-| fired-late | the broker is away while a deadline is due |
-| never-delivered | the cart service is stopped for good before an order is announced |
-| dead-lettered | the cart service fails at a message every time |
-| pushes-do-not-sum | the push service marks a push as delivered that it never sent |
+| order-without-message | the order service writes the rows of an order without a transaction |
+| message-without-order | the order service sends the messages of an order without its rows |
+| outcome-contradicts-database | the order service marks an order as paid without a message |
+| half-unresolved | the order service exits between the half messages and the rows, and is not restarted |
+| effect-twice | a message is repeated, and the cart service removes the lines again |
+| cart-not-cleared | the cart service acknowledges a message without processing it |
+| paid-but-timed-out | a payment does not cancel its deadline, which then times the paid order out |
+| fired-late | the broker is stopped while a deadline is due |
+| never-delivered | the cart service is stopped permanently before an order is placed |
+| dead-lettered | the cart service fails at every delivery of a message |
+| pushes-do-not-sum | the push service marks a push as delivered without sending it |
 
-The truth is what the fault log says: each strike as the service has written it down, and what the driver has
-done to the processes. It is compared with what the audit finds, subject by subject; the audit gets limits
-as short as this run is.
+The expected findings come from the fault log, which contains the injected faults and the stopped processes.
+They are compared with the findings of the audit by case and subject. The audit runs with short limits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CARTS_STOPPED: Final = "carts-stopped"
 
 LATE_LIMIT_MS: Final = 4_000
 WAIT_LIMIT_MS: Final = 2_000
-"""How long a half may be open and a message unread, for the audit of a run with bugs."""
+"""The limit for open half messages and unconsumed messages in the audit of a run with bugs."""
 
 AUDIT_LIMITS: Final = (
     *("--late-limit", f"{LATE_LIMIT_MS // 1000}s"),
@@ -61,7 +60,7 @@ ARMED: Final[dict[str, dict[str, tuple[Fault, ...]]]] = {
     "dead-lettered": {"carts": (Fault.POISON,)},
     "pushes-do-not-sum": {"pushes": (Fault.PUSH_WITHOUT_MESSAGE,)},
 }
-"""The cases, and what each service is armed with for them."""
+"""The cases and the faults that are armed for each service."""
 
 TELLING: Final[dict[str, str]] = {
     Fault.ROW_WITHOUT_MESSAGE: "order-without-message",
@@ -76,21 +75,21 @@ TELLING: Final[dict[str, str]] = {
     Fault.POISON: "dead-lettered",
     Fault.PUSH_WITHOUT_MESSAGE: "pushes-do-not-sum",
 }
-"""The line of the fault log that makes a subject a finding, and of which case."""
+"""The fault log entry that identifies a subject, and its case."""
 
 SUBJECTS_PER_CASE: Final = 2
 ONLY_ONE: Final = frozenset({"half-unresolved"})
-"""The service is dead after the first."""
+"""The service does not run after the first crash."""
 
 Found = set[tuple[str, str]]
 """Pairs of case and subject."""
 
 
 def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the cases that are asked for, in their order.
+    """Return the requested cases in their defined order.
 
     Raises:
-        UnknownChoice: when a case cannot be made to happen.
+        UnknownChoice: If a case is unknown.
     """
     for name in names:
         if name not in (ALL, *ARMED):
@@ -99,12 +98,12 @@ def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def subjects(case: str) -> list[str]:
-    """Return the ids of the orders (or pushes) of a case."""
+    """Return the ids of the orders or pushes of a case."""
     return [f"{case}-{number}" for number in range(1, 2 if case in ONLY_ONE else SUBJECTS_PER_CASE + 1)]
 
 
 def armed(cases: Iterable[str], service: str) -> str:
-    """Return the faults that a service is armed with at every start."""
+    """Return the faults that are armed at every start of a service."""
     return ",".join(
         f"{fault}={subject}"
         for case in cases
@@ -114,18 +113,18 @@ def armed(cases: Iterable[str], service: str) -> str:
 
 
 def truth(fault_log: Path) -> Found:
-    """Return per case the orders to which the armed bugs were really done."""
+    """Return the case and subject of all injected bugs."""
     done = {(TELLING.get(line["fault"], ""), line["subject"]) for line in written_down(fault_log)}
     return {(case, subject) for case, subject in done if case and subject in subjects(case)}
 
 
 def found(audited: dict[str, Any]) -> Found:
-    """Return per case the orders that the audit has found."""
+    """Return the case and subject of all findings of the audit."""
     return {(finding["case"], finding["subject_id"]) for finding in audited["findings"]}
 
 
 def compared(expected: Found, found: Found) -> dict[str, dict[str, list[str]]]:
-    """Return per case the orders to be found, those missed, and those found without reason."""
+    """Return the expected, missed and surplus subjects by case."""
     return {
         case: {
             "expected": sorted(subject for one, subject in expected if one == case),

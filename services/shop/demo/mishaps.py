@@ -1,8 +1,8 @@
-"""Which faults `--faults` arms, and what the fault log says was really injected.
+"""The faults of `--faults`, and the number of injected faults from the fault log.
 
-The order service dies once at every step of placing an order and of paying one; the cart service dies twice
-between its effect and the acknowledgement. In between, sends are repeated, some with the same message id,
-some as new messages.
+The order service crashes once at every step of order placement and of payment. The cart service crashes twice
+between the removal of lines and the acknowledgement. In addition, some sends are repeated with the same
+message id or as new messages.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CART_DEATH_COUNT = 2
 
 
 def armed_orders(order_count: int) -> list[str]:
-    """Return the faults armed at each start of the order service; its deaths are spread over the replay.
+    """Return the faults for each start of the order service. The crashes are spread over the replay.
 
-    Fewer orders are paid than placed, so the deaths in paying count half as far.
+    Fewer orders are paid than placed, so a crash during payment is triggered after half as many passes.
     """
     apart = max(1, order_count // (len(ORDER_DEATHS) + 2))
     repeats = f"{Fault.REPEAT_SAME_ID}/{REPEAT_SAME_ID_EVERY},{Fault.REPEAT_AS_NEW}/{REPEAT_AS_NEW_EVERY}"
@@ -48,12 +48,12 @@ def armed_orders(order_count: int) -> list[str]:
 
 
 def armed_carts(order_count: int) -> list[str]:
-    """Return the faults armed at each start of the cart service."""
+    """Return the faults for each start of the cart service."""
     apart = max(1, order_count // (CART_DEATH_COUNT + 2))
     return [f"{Fault.DIE_BEFORE_ACK}@{apart}"] * CART_DEATH_COUNT
 
 
 def injected(fault_log: Path) -> dict[str, int]:
-    """Return how often each fault has struck."""
+    """Return how often each fault was injected."""
     counts = Counter(line["fault"] for line in written_down(fault_log))
     return {fault: counts[fault] for fault in Fault}

@@ -1,8 +1,10 @@
-"""The child processes of a run: started as `tidewheel` commands, watched, restarted after an armed crash.
+"""The child processes of a run.
 
-A child says that it is ready by its ready file. One that ends by an armed fault is started again on the same
-address with the next of its faults, unless it is to be left dead; one that ends by itself otherwise has
-failed, and so has the run. A child may be halted for a while, and comes back on the same addresses.
+They are started as `tidewheel` commands, monitored, and restarted after an injected crash.
+
+A child process creates a ready file when it accepts requests. After an injected crash it is restarted on the
+same address with its next faults, unless it must remain stopped. Any other exit fails the run. A child
+process can also be halted and resumed on the same addresses.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ HTTP = "--http"
 
 
 def tidewheel(*arguments: str) -> list[str]:
-    """Return the command line of a `tidewheel` command in this very Python."""
+    """Return the command line of a `tidewheel` command with the current Python interpreter."""
     return [*COMMAND, *arguments]
 
 
 @dataclass(slots=True)
 class Child:
-    """One child: how it is started, what is armed at its next starts and at all of them, and the process
-    that runs now.
+    """A child process: its command line, the faults of its next starts and of every start, and its current
+    process.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Child:
 
 
 class Processes:
-    """All children of a run; leaving the block ends them, the last one first."""
+    """All child processes of a run. They are stopped in reverse order when the block ends."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -76,10 +78,11 @@ class Processes:
     def start(
         self, *arguments: str, name: str, armed: list[str] | None = None, always_armed: str = ""
     ) -> dict[str, Any]:
-        """Start a command that serves, and return its ready file once it does.
+        """Start a service and return the content of its ready file.
 
         Raises:
-            TidewheelError: when it ends or does not get ready; its last words are quoted.
+            TidewheelError: If the process exits or does not become ready. The message quotes the last lines
+                of its log.
         """
         child = Child(name, list(arguments), list(armed or []), always_armed)
         ready = self._launch(child)
@@ -87,30 +90,30 @@ class Processes:
         return ready
 
     def stop(self, *names: str) -> None:
-        """End some children, the last one first."""
+        """Stop child processes in reverse order."""
         for child in reversed(self._children):
             if child.name in names:
                 self._children.remove(child)
                 stop(child)
 
     def halt(self, name: str) -> None:
-        """End a child for a while."""
+        """Stop a child process until `resume`."""
         child = self._child(name)
         child.is_halted = True
         stop(child)
 
     def resume(self, name: str) -> None:
-        """Start a halted child again, where it was."""
+        """Restart a halted child process on its previous addresses."""
         child = self._child(name)
         self._launch(child)
         child.is_halted = False
 
     def leave_dead(self, name: str) -> None:
-        """Start a child no more once an armed fault has ended it."""
+        """Do not restart a child process after an injected crash."""
         self._child(name).is_left_dead = True
 
     def is_running(self, name: str) -> bool:
-        """Return whether a child's process runs."""
+        """Return whether a child process is running."""
         process = self._child(name).process
         return process is not None and process.poll() is None
 
@@ -118,18 +121,18 @@ class Processes:
         return next(child for child in self._children if child.name == name)
 
     def stop_watching(self) -> None:
-        """Stop watching: from now on children may end."""
+        """Stop monitoring, so that child processes may exit."""
         self._stopping.set()
         if self._watch.is_alive():
             self._watch.join()
 
     def require_health(self) -> None:
-        """Raise the error of a child that has failed."""
+        """Raise the error of a failed child process."""
         if self._failure is not None:
             raise self._failure
 
     def restarts(self) -> int:
-        """Return how often a child was started again after an armed crash."""
+        """Return the number of restarts after injected crashes."""
         return sum(child.restarts for child in self._children)
 
     def _launch(self, child: Child) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class Processes:
         next_armed = child.armed.pop(0) if child.armed else ""
         faults = ",".join(filter(None, (next_armed, child.always_armed)))
         ours = {FAULTS_VARIABLE: faults, FAULT_LOG_VARIABLE: str(self._layout.faults)}
-        ours["no_grpc_proxy"] = "127.0.0.1"  # the official client would ask a proxy for the broker
+        ours["no_grpc_proxy"] = "127.0.0.1"  # the official client would connect through a proxy
         return without_settings(os.environ) | ours | {"HOME": str(self._layout.home)}
 
     def _await_ready(self, child: Child, ready_file: Path) -> dict[str, Any]:
@@ -174,7 +177,7 @@ class Processes:
                 self._look_after(child)
 
     def _look_after(self, child: Child) -> None:
-        """Restart a child that an armed fault has ended; note one that has failed."""
+        """Restart a child process after an injected crash, and record any other exit as a failure."""
         ended = child.process.poll() if child.process else None
         if ended is None or child.is_halted or child not in self._children:
             return
@@ -198,7 +201,7 @@ class Processes:
 
 
 def stop(child: Child) -> None:
-    """End a child as an operator does; one that does not end in time is killed."""
+    """Terminate a child process. If it does not exit in time, it is killed."""
     if child.process is None:
         return
     child.process.terminate()

@@ -1,4 +1,4 @@
-"""The pushes of a run: a few at a time each, one that is called off, and one recurring schedule."""
+"""The pushes of a run: several single pushes, a cancelled push, and a recurring schedule."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ POLL_S = 0.1
 
 
 class Reminders:
-    """Sets the pushes of a run and ends its schedule."""
+    """Schedules the pushes of a run and ends the recurring push."""
 
     def __init__(self, caller: Caller, pushes: str) -> None:
         self._caller = caller
         self._pushes = stub_of("Pushes", channel_to(pushes))
 
     def set(self) -> None:
-        """Schedule one-off pushes, one of them to be called off, and the recurring push."""
+        """Schedule the single pushes, a push that is cancelled, and the recurring push."""
         now_ms = wall_clock_ms()
         for number in range(1, ONE_OFF_COUNT + 1):
             request = push_request(f"reminder-{number}", now_ms + number * SPACING_MS)
@@ -54,7 +54,7 @@ class Reminders:
         self._caller.call(self._pushes.Schedule, schedule)
 
     def end(self, engine: Engine) -> None:
-        """End the recurring push, once it was delivered a few times."""
+        """End the recurring push after several deliveries."""
         deadline = time.monotonic() + PATIENCE_S
         while delivered_count(engine) < DELIVERIES_MIN and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -62,13 +62,13 @@ class Reminders:
 
 
 def push_request(push_id: str, due_ms: int) -> shop_pb2.SendRequest:
-    """Return the request for a push to all customers, due at `due_ms` (ms since 1970)."""
+    """Return the request for a push to all customers at `due_ms` (ms since 1970)."""
     text = f"This is {push_id}."
     return shop_pb2.SendRequest(push_id=push_id, customer_id="everybody", text=text, due_ms=due_ms)
 
 
 def delivered_count(engine: Engine) -> int:
-    """Return how many occurrences of the schedule were delivered."""
+    """Return the number of delivered occurrences of the schedule."""
     mine = (pushes.c.schedule_id == SCHEDULE_ID, pushes.c.status == PushStatus.DELIVERED)
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(pushes).where(*mine)).scalar_one()

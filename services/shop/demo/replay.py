@@ -1,8 +1,8 @@
-"""Replays a plan against the running services: carts filled, orders placed, paid or left, cancellations made.
+"""Replays a plan against the running services: fills carts, and places, pays and cancels orders.
 
-The steps start in the order of time, several customers at once; what one customer does stays in order, since
-a customer's steps all go to the same worker. Every verb may be repeated, so a call that a crashed service did
-not answer is made again until it does.
+Steps start in chronological order, and several customers are processed in parallel. All steps of a customer
+are processed by the same worker, so they keep their order. Every operation can be repeated, so a call that
+fails because of a crash is retried.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ WORTH_REPEATING = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.UNKNOWN,  # the official client's own failures come as such
+    grpc.StatusCode.UNKNOWN,  # the status of errors inside the official client
 }
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was done, counted by the workers together."""
+    """Counters that all workers share."""
 
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, what: str) -> None:
-        """Count one more call as done."""
+        """Increment a counter."""
         with self.lock:
             self.counts[what] += 1
 
 
 class Caller:
-    """Calls the services, again and again where that may help."""
+    """Calls the services and retries temporary errors."""
 
     def __init__(self, processes: Processes, tally: Tally) -> None:
         self._processes = processes
         self._tally = tally
 
     def call(self, verb: Callable[..., Any], request: Any) -> Any:
-        """Make a call until it is answered.
+        """Call a method until it returns a response.
 
         Raises:
-            RefusedByState: when the service says that it is too late for this.
-            TidewheelError: when the service refuses for another reason.
-            Busy: when it does not answer for `RETRY_FOR_S`.
+            RefusedByState: If the state of the order no longer permits the call.
+            TidewheelError: If the service refuses the call for another reason.
+            Busy: If the service does not answer within `RETRY_FOR_S`.
         """
         deadline = time.monotonic() + RETRY_FOR_S
         while time.monotonic() < deadline:
@@ -86,7 +86,7 @@ class Caller:
 
 
 class Replay:
-    """One replay: a queue of steps per worker."""
+    """A replay with one queue of steps per worker."""
 
     def __init__(self, caller: Caller, orders: str, carts: str, timeout_ms: int, tally: Tally) -> None:
         self._caller = caller
@@ -97,10 +97,10 @@ class Replay:
         self._failure: Exception | None = None
 
     def run(self, plan: Plan, reporter: Reporter) -> None:
-        """Do all steps.
+        """Run all steps.
 
         Raises:
-            Exception: the first failure of a worker; the others stop then.
+            Exception: The first error of a worker. The other workers stop.
         """
         queues: list[SimpleQueue[Step]] = [SimpleQueue() for _ in range(WORKERS)]
         for step in plan.steps:
@@ -122,7 +122,7 @@ class Replay:
                 reporter.advance()
         except Empty:
             return
-        except Exception as failure:  # reported by `run`
+        except Exception as failure:  # raised by `run`
             self._failure = failure
 
     def _do(self, step: Step) -> None:
@@ -137,12 +137,12 @@ class Replay:
     def _pay(self, order_id: str) -> None:
         try:
             self._caller.call(self._orders.Pay, shop_pb2.OrderRequest(order_id=order_id))
-        except RefusedByState:  # it has timed out meanwhile
+        except RefusedByState:  # the order has timed out
             self._tally.add("paid too late")
 
 
 def cart_request(step: OrderStep) -> shop_pb2.AddRequest:
-    """Return the request that puts the lines of an order into the cart before the order is placed."""
+    """Return the request that adds the lines of an order to the cart before the order is placed."""
     invoice = step.invoice
     lines = [
         shop_pb2.AddLine(add_id=f"{invoice.number}/{line.sku}", sku=line.sku, quantity=line.quantity)
@@ -152,7 +152,7 @@ def cart_request(step: OrderStep) -> shop_pb2.AddRequest:
 
 
 def place_request(step: OrderStep, timeout_ms: int) -> shop_pb2.PlaceRequest:
-    """Return the request that places an order; an order that is cancelled later gets the long deadline."""
+    """Return the request that places an order. An order that is cancelled later gets the long timeout."""
     invoice = step.invoice
     lines = [
         shop_pb2.Line(sku=line.sku, quantity=line.quantity, unit_price_pence=line.unit_price_pence)

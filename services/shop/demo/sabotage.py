@@ -1,7 +1,7 @@
-"""Spoils the stores of a finished run on purpose, one order for each case, as a bug or a careless hand might.
+"""Damages the stores of a finished run on purpose, one order for each case.
 
-Nothing here is told to the audit: it gets the same paths and URLs as always and has to find the order itself.
-The changes are plain SQL and Redis commands, so that they can be repeated by hand.
+The audit receives the usual paths and URLs and no information about the damage. The changes are SQL
+statements and Redis commands, so they can be repeated manually.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Victim:
-    """A paid order whose lines have left the cart."""
+    """A paid order whose lines were removed from the cart."""
 
     order_id: str
     customer_id: str
@@ -32,7 +32,7 @@ class Victim:
 
 
 def cart_not_cleared(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """Put the ordered lines back into the cart and delete their entry of the ledger; return the order id."""
+    """Put the ordered lines back into the cart and delete their ledger entry. Returns the order id."""
     redis.hdel(f"cart-ledger:{victim.customer_id}", f"order:{victim.order_id}")
     for sku, quantity in victim.removed.items():
         redis.hincrby(f"cart:{victim.customer_id}", sku, quantity)
@@ -40,7 +40,7 @@ def cart_not_cleared(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """Copy the rows of an order under a new id, which no message announces; return the new id."""
+    """Copy the rows of an order under a new id, for which there is no message. Returns the new id."""
     forged = f"{victim.order_id}-forged"
     run_sql(
         engine,
@@ -55,7 +55,7 @@ def order_without_message(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def message_without_order(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """Delete the rows of an announced order; return the order id."""
+    """Delete the rows of an order that has a message. Returns the order id."""
     run_sql(
         engine,
         "DELETE FROM order_lines WHERE order_id = :order_id",
@@ -66,7 +66,7 @@ def message_without_order(engine: Engine, redis: Redis, victim: Victim) -> str:
 
 
 def paid_but_timed_out(engine: Engine, redis: Redis, victim: Victim) -> str:
-    """Time a paid order out; return the order id."""
+    """Mark a paid order as timed out. Returns the order id."""
     run_sql(
         engine,
         "UPDATE orders SET status = 'TIMED_OUT', timed_out_ms = due_ms WHERE order_id = :order_id",
@@ -84,10 +84,10 @@ CASES: dict[str, Callable[[Engine, Redis, Victim], str]] = {
 
 
 def require_known(cases: tuple[str, ...]) -> None:
-    """Refuse a case that does not exist.
+    """Raise an error for an unknown case.
 
     Raises:
-        UnknownChoice: naming those that do.
+        UnknownChoice: If a case is unknown. The message lists the cases.
     """
     for case in cases:
         if case not in CASES:
@@ -95,10 +95,10 @@ def require_known(cases: tuple[str, ...]) -> None:
 
 
 def spoil(engine: Engine, redis: Redis, cases: tuple[str, ...], seed: int) -> dict[str, str]:
-    """Spoil one order for each case, each another one; return case -> order id.
+    """Damage a different order for each case. Returns case -> order id.
 
     Raises:
-        NotFound: when the run has too few paid orders.
+        NotFound: If the run has too few paid orders.
     """
     draw = random.Random(seed)
     candidates = paid_orders(engine)
@@ -114,21 +114,21 @@ def spoil(engine: Engine, redis: Redis, cases: tuple[str, ...], seed: int) -> di
 
 
 def paid_orders(engine: Engine) -> list[tuple[str, str]]:
-    """Return the (order id, customer id) of all paid orders, always in the same sequence."""
+    """Return the (order id, customer id) of all paid orders, sorted by order id."""
     query = "SELECT order_id, customer_id FROM orders WHERE status = 'PAID' ORDER BY order_id"
     with engine.connect() as connection:
         return [(row.order_id, row.customer_id) for row in connection.execute(text(query))]
 
 
 def victim_of(redis: Redis, order_id: str, customer_id: str) -> Victim | None:
-    """Return the order with what it took out of the cart; None when it took nothing."""
+    """Return an order with the lines that it removed from the cart, or None if it removed none."""
     entry: Any = redis.hget(f"cart-ledger:{customer_id}", f"order:{order_id}")
     removed = json.loads(entry)["removed"] if entry else {}
     return Victim(order_id, customer_id, removed) if removed else None
 
 
 def run_sql(engine: Engine, *statements: str, **parameters: str) -> None:
-    """Run statements in one transaction."""
+    """Run statements in a transaction."""
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(text(statement), parameters)

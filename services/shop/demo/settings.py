@@ -1,4 +1,4 @@
-"""What a run of the demo is asked to do, and where it keeps things."""
+"""The settings of a demo run and the paths of its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MADE_UP_INVOICES = 400
 
 @dataclass(slots=True, frozen=True)
 class DemoSettings:
-    """The options of `tidewheel demo`; None means that the option was not given."""
+    """The options of `tidewheel demo`. None means that an option was not given."""
 
     out: Path
     orders: Path | None = None
@@ -28,7 +28,7 @@ class DemoSettings:
 
 
 class Layout:
-    """The files of a run under its out folder."""
+    """The paths of a run in its output directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -39,25 +39,25 @@ class Layout:
         self.pushes_database = root / "pushes.db"
         """The push service's SQLite file."""
         self.redis = root / "redis"
-        """The bundled Redis's data."""
+        """The data of the bundled Redis server."""
         self.logs = root / "logs"
-        """One log per process."""
+        """One log file per process."""
         self.home = root / "home"
-        """The children's HOME: the official client writes its own log under `~/logs`."""
+        """HOME of the child processes. The official client writes its log to `~/logs`."""
         self.audit = root / "audit"
-        """What the audit writes."""
+        """The output of the audit."""
         self.refused_rows = root / "refused-rows.csv"
-        """The refused rows of the input, one by one."""
+        """The refused rows of the input."""
         self.faults = root / "faults.jsonl"
-        """One line of JSON for each injected fault."""
+        """One JSON line per injected fault."""
         self.summary = root / "summary.json"
         """The summary as JSON."""
 
     def prepare(self) -> None:
-        """Make the folders of a new run.
+        """Create the directories of a new run.
 
         Raises:
-            ConfigurationError: when the out folder holds anything, or cannot be made.
+            ConfigurationError: If the output directory is not empty or cannot be created.
         """
         try:
             if self.root.exists() and any(self.root.iterdir()):
@@ -71,13 +71,13 @@ class Layout:
 
 
 class Reporter(Protocol):
-    """How a run shows its progress."""
+    """The progress display of a run."""
 
     def begin(self, phase: str, steps: int | None = None) -> None:
-        """Begin a phase of `steps` steps, None where the count is not known."""
+        """Begin a phase of `steps` steps. None means that the number is unknown."""
 
     def advance(self) -> None:
-        """Count one more step of the phase as done."""
+        """Advance the phase by one step."""
 
     def say(self, sentence: str) -> None:
-        """Show a sentence on a line of its own."""
+        """Print a sentence on a separate line."""

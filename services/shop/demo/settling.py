@@ -1,6 +1,8 @@
-"""Waits until nothing is in flight: no order or push awaits its time, no half is open, no message unread.
+"""Waits until no work is in flight: no pending orders or pushes, no open half messages and no unconsumed
+messages.
 
-The databases say what waits; the broker's metrics say what is open or unread.
+Pending orders and pushes are counted in the databases. Half messages and unconsumed messages come from the
+broker's metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ HTTP_TIMEOUT_S = 10
 
 @dataclass(slots=True, frozen=True)
 class InFlight:
-    """What is still on its way."""
+    """The work that is still in flight."""
 
     orders: int
     pushes: int
@@ -36,7 +38,7 @@ class InFlight:
 
     @property
     def nothing(self) -> bool:
-        """Return whether all is settled."""
+        """Return whether no work is in flight."""
         return not any(asdict(self).values())
 
     def __str__(self) -> str:
@@ -46,7 +48,7 @@ class InFlight:
 def settle(
     processes: Processes, http: str, orders_engine: Engine, pushes_engine: Engine, patience_s: float
 ) -> InFlight:
-    """Wait until nothing is in flight, at most `patience_s`; return what is left."""
+    """Wait until no work is in flight, up to `patience_s`. Returns the remaining work."""
     deadline = time.monotonic() + patience_s
     while True:
         processes.require_health()
@@ -57,7 +59,7 @@ def settle(
 
 
 def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
-    """Return the messages, timers and halves that are in flight now."""
+    """Return the work that is in flight now."""
     gauges = broker_gauges(http)
     return InFlight(
         orders=order_books(orders_engine).in_flight,
@@ -68,7 +70,7 @@ def look(http: str, orders_engine: Engine, pushes_engine: Engine) -> InFlight:
 
 
 def broker_gauges(http: str) -> dict[str, int]:
-    """Return the broker's metrics, each summed over its labels."""
+    """Return the broker's gauges, each summed over its labels."""
     with opener().open(f"http://{http}/metrics", timeout=HTTP_TIMEOUT_S) as answer:
         text = answer.read().decode()
     return {

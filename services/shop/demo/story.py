@@ -1,18 +1,18 @@
-"""One run of the demo, from top to bottom:
+"""The steps of a demo run:
 
-read the orders -> plan their fates -> start broker and services -> replay -> wait until nothing is in flight
--> lose parts of the shop, if asked for such bugs -> stop everything -> spoil the stores, if asked to -> audit
--> sum up.
+read the orders -> plan the replay -> start the broker and the services -> replay -> wait until no work is in
+flight -> inject the bugs that stop processes (`--bugs`) -> stop all processes -> damage the stores
+(`--sabotage`) -> audit -> summarize.
 
-Redis outlives the services, because the audit reads it; what the audit is given are paths and URLs only.
+Redis runs longer than the services because the audit reads it. The audit receives only paths and URLs.
 
 Rules:
-- The plan depends on the input and the seed only; what died and what was repeated is in the fault log.
-- The audit comes when nothing is in flight, so a finding of a run without bugs and sabotage is a mistake.
-- Bugs and sabotage exclude each other: of a finding it must be known who has made it.
+- The plan depends only on the input and the seed. Crashes and repeated sends are recorded in the fault log.
+- The audit starts when no work is in flight, so any finding in a run without bugs and sabotage is an error.
+- Bugs and sabotage cannot be combined, so that the cause of every finding is known.
 
-Weak spot: waiting is by the clock. What has not settled in `SETTLING_PATIENCE_S` beyond the deadline is told
-as in flight, and the run counts as not balanced, whatever the reason.
+Limitation: the wait has a fixed timeout. Work that is still in flight `SETTLING_PATIENCE_S` after the last
+deadline is reported, and the run counts as unbalanced.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoSummary:
     """Run the demo.
 
     Raises:
-        InputUnreadable: when the file of orders cannot be read.
-        UnknownChoice: when a case to sabotage, or of a bug, does not exist.
-        ConfigurationError: when the out folder or Redis cannot be used.
-        TidewheelError: when one of the processes fails.
+        InputUnreadable: If the order file cannot be read.
+        UnknownChoice: If a sabotage case or a bug is unknown.
+        ConfigurationError: If the output directory or Redis cannot be used.
+        TidewheelError: If a process fails.
     """
     require_known(settings.sabotage)
     cases = bugs.chosen(settings.bugs)
@@ -89,7 +89,7 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoSummary:
 
 @dataclass(slots=True)
 class Run:
-    """A run under way, and what it has found so far."""
+    """The state and the results of a run."""
 
     settings: DemoSettings
     layout: Layout
@@ -107,7 +107,7 @@ class Run:
 
     @contextlib.contextmanager
     def redis(self) -> Iterator[str]:
-        """Yield the Redis of the carts: another one by URL, or the bundled one."""
+        """Yield the URL of the given Redis server or of the bundled server."""
         if self.settings.redis_url is not None:
             yield self.settings.redis_url
             return
@@ -115,7 +115,7 @@ class Run:
             yield url
 
     def trade(self, carts_url: str) -> None:
-        """Run the shop until every order has come to its end, then stop it."""
+        """Run the shop until all orders are finished, then stop it."""
         with Processes(self.layout) as processes:
             with self._phase("Starting the broker and the shop"):
                 broker = self._start_broker(processes)
@@ -157,7 +157,7 @@ class Run:
         return broker
 
     def _start_shop(self, processes: Processes, broker: dict[str, Any], carts_url: str) -> dict[str, str]:
-        """Start the three services; return where each listens."""
+        """Start the three services and return their addresses."""
         databases = {
             "orders": ("--database", sqlite_url(self.layout.orders_database)),
             "carts": ("--redis", carts_url),
@@ -196,19 +196,19 @@ class Run:
             }
 
     def spoil(self, carts_url: str) -> None:
-        """Change the stores where the sabotage asks for it."""
+        """Damage the stores for the sabotage cases."""
         if self.settings.sabotage:
             with self._engines() as (orders, _), open_redis(carts_url) as redis:
                 self.sabotaged = spoil(orders, redis, self.settings.sabotage, self.settings.seed)
 
     def audit(self, carts_url: str) -> None:
-        """Let the audit look at the stores."""
+        """Audit the stores."""
         with self._phase("Auditing"):
             limits = bugs.AUDIT_LIMITS if self.bugs else ()
             self.audited = run_audit(self.layout, carts_url, self.reporter.say, *limits)
 
     def summary(self) -> DemoSummary:
-        """Sum the run up."""
+        """Return the summary of the run."""
         assert self.in_flight is not None
         return DemoSummary(
             **self.books,
@@ -232,7 +232,7 @@ class Run:
         )
 
     def _compared(self) -> dict[str, dict[str, list[str]]]:
-        """Return what the bugs have done beside what the audit has found; nothing in a run without bugs."""
+        """Return the injected bugs and the audit findings by case. Without bugs, the result is empty."""
         if not self.bugs:
             return {}
         return bugs.compared(bugs.truth(self.layout.faults), bugs.found(self.audited))
@@ -254,7 +254,7 @@ class Run:
 
 
 def read_input(settings: DemoSettings) -> Reading:
-    """Return the invoices to replay: those of the file, or made-up ones."""
+    """Return the invoices from the input file, or generated invoices."""
     if settings.orders is None:
         return read_rows(made_up_rows(settings.seed, settings.count or MADE_UP_INVOICES))
     reading = read_file(settings.orders)
@@ -262,7 +262,7 @@ def read_input(settings: DemoSettings) -> Reading:
 
 
 def require_no_carts(redis_url: str) -> None:
-    """Refuse a Redis database that holds carts already: the audit would find strangers in it."""
+    """Raise an error if the Redis database already contains carts, which the audit would include."""
     with open_redis(redis_url) as redis:
         if next(redis.scan_iter("cart*"), None) is not None:
             raise ConfigurationError(
@@ -271,7 +271,7 @@ def require_no_carts(redis_url: str) -> None:
 
 
 def write_refused_rows(layout: Layout, reading: Reading) -> None:
-    """List the refused rows one by one."""
+    """Write the refused rows to a CSV file."""
     with layout.refused_rows.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("line", "invoice", "reason"))
@@ -279,7 +279,7 @@ def write_refused_rows(layout: Layout, reading: Reading) -> None:
 
 
 def create_topic(http: str, name: str, message_type: str) -> None:
-    """Create one of the shop's topics through the broker's HTTP interface."""
+    """Create a shop topic through the broker's HTTP interface."""
     body = {"name": name, "message_type": message_type, "queue_count": QUEUE_COUNT}
     json_type = {"Content-Type": "application/json"}
     request = Request(f"http://{http}/api/topics", json.dumps(body).encode(), json_type, method="POST")

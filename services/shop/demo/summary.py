@@ -1,4 +1,4 @@
-"""What a run of the demo amounts to, and whether its books balance."""
+"""The summary of a demo run and its checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class InvoiceBooks:
-    """The input's invoices by their fate."""
+    """The number of invoices by outcome."""
 
     invoices: int
     accepted: int
@@ -23,14 +23,14 @@ class InvoiceBooks:
 
     @property
     def balanced(self) -> bool:
-        """Return whether every invoice has exactly one fate."""
+        """Return whether every invoice has exactly one outcome."""
         fates = self.accepted + self.refused + self.cancellations_matched + self.cancellations_unmatched
         return self.invoices == fates
 
 
 @dataclass(slots=True, frozen=True)
 class DemoSummary:
-    """Everything that a run reports."""
+    """The results of a run."""
 
     invoices: InvoiceBooks
     refused_rows: dict[str, int]
@@ -44,34 +44,38 @@ class DemoSummary:
     restarts: int
     sabotaged: dict[str, str]
     bugs: dict[str, dict[str, list[str]]]
-    """In a run with bugs, by case: `expected`, and of these the `missed`; found without reason, `surplus`."""
+    """The results by case in a run with bugs.
+
+    `missed` contains the expected subjects without a finding, and `surplus` the unexpected findings.
+    """
     audit: dict[str, Any]
     seconds: dict[str, float]
     out: str
 
     @property
     def orders_balanced(self) -> bool:
-        """Return whether every accepted order stands somewhere."""
+        """Return whether every accepted order has a final status or is in flight."""
         books = self.orders
         standing = books.paid + books.timed_out + books.cancelled + books.in_flight
         return self.invoices.accepted == standing
 
     @property
     def balanced(self) -> bool:
-        """Return whether the run's sums hold, nothing is in flight, and the audit found nothing."""
+        """Return whether the totals match, no work is in flight, and the audit found nothing."""
         sums = self.invoices.balanced and self.orders_balanced
         return sums and self.in_flight.nothing and bool(self.audit["balanced"])
 
     @property
     def bugs_found(self) -> bool:
-        """Return whether the audit has found exactly what the bugs have done."""
+        """Return whether the findings of the audit are exactly the injected bugs."""
         found = (case["expected"] and not case["missed"] + case["surplus"] for case in self.bugs.values())
         return bool(self.bugs) and all(found)
 
     @property
     def as_wanted(self) -> bool:
-        """Return whether the run went as it should: the books balance, or every bug was found and nothing
-        else.
+        """Return whether the run succeeded. With bugs, the audit must find exactly these.
+
+        Otherwise the totals must be balanced.
         """
         return self.bugs_found if self.bugs else self.balanced
 
