@@ -1,1 +1,1 @@
-"""The pages of the console: one file for each page, and the table of all."""
+"""The pages of the console, one file per page, and the table of all pages."""

@@ -1,13 +1,15 @@
-"""`/audits`: runs of audits in a folder, their cases, findings and reports, and the seals of closed books.
+"""`/audits`: the audit runs in a directory with their findings and reports, and the seals of closed books.
 
-    /audits          the runs, the newest first, and the seals
-    /audits/run      one run: its cases, its findings or those of a case
-    /audits/order    one order of a run, with its evidence from the log
-    /audits/report   the report itself, as the run wrote it; /audits/report.css has its style
+    /audits             the runs, newest first, and the seals
+    /audits/run         a run with its cases and its findings or the findings of a case
+    /audits/order       an order of a run with its evidence from the log
+    /audits/report      the report of a run
+    /audits/report.css  the style of the report
 
-The folder is one of this machine, read as `tidewheel audit ls` and `show` do, so it has no rights of its own:
-an administrator of the broker may see it. The report carries its style in itself, which the content policy of
-the console refuses: the style is served beside it, and nothing else of the report is changed.
+The directory is on the local machine and is read as by `tidewheel audit ls` and `show`. It has no access
+control of its own, so only administrators of the broker can view it. The content policy of the console blocks
+the inline style of a report. Therefore the style is served as a separate file. The rest of the report is
+unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ NO_FACTS: Final = ("order_id", "case", "why", "timeline", "subject", "subject_id
 
 
 class Audits:
-    """The pages of a folder of audits."""
+    """The pages of an audit directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,14 +52,14 @@ class Audits:
         )
 
     def files(self) -> tuple[File, ...]:
-        """Return what a report is served as."""
+        """Return the files of a report."""
         return (
             File("/audits/report", "text/html; charset=utf-8", self.report),
             File("/audits/report.css", "text/css; charset=utf-8", self.style),
         )
 
     def read(self, broker: Api, asked: Asked) -> Model:
-        """Return the newest runs, and the seals; `trouble` says what of the seals cannot be read."""
+        """Return the latest runs and the seals. If the seals cannot be read, `trouble` contains the error."""
         check(broker)
         with reading():
             from spark_jobs.runs import runs
@@ -73,7 +75,7 @@ class Audits:
         }
 
     def read_run(self, broker: Api, asked: Asked) -> Model:
-        """Return one run and a page of its findings, or of the orders of a case."""
+        """Return a run and a page of its findings, or of the orders of a case."""
         check(broker)
         case, after = asked.get("case"), asked.get("after", "0")
         if not (after.isascii() and after.isdigit()):
@@ -91,7 +93,7 @@ class Audits:
         }
 
     def read_order(self, broker: Api, asked: Asked) -> Model:
-        """Return all that a run knows of an order."""
+        """Return all data of a run about an order."""
         check(broker)
         with reading():
             run = self._run(asked)
@@ -111,7 +113,7 @@ class Audits:
         }
 
     def report(self, broker: Api, asked: Asked) -> str:
-        """Return the report of a run, its style as a link."""
+        """Return the report of a run with a link to its style."""
         run_id, text = self._report(broker, asked)
         address = f"/audits/report.css?{urlencode({'run': run_id})}"
         return STYLE.sub(f'<link rel="stylesheet" href="{address}">', text, count=1)
@@ -161,7 +163,7 @@ class Audits:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Say what reading an audit needs, and what cannot be read; raise `LibraryMissing`, `NotFound`."""
+    """Convert errors while an audit is read. Raises `LibraryMissing` or `NotFound`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -173,7 +175,7 @@ def reading() -> Iterator[None]:
 
 
 def check(broker: Api) -> None:
-    """Raise `AccessRefused` for callers that are no administrators of the broker."""
+    """Raise `AccessRefused` if the caller is not an administrator of the broker."""
     if not broker.get("whoami")["is_administrator"]:
         raise AccessRefused("Audits name orders of all topics: an administrator may see them.")
 
@@ -196,7 +198,7 @@ def facts(run: Run) -> Model:
 
 
 def plain(row: dict[str, Any]) -> Model:
-    """Return a row with whole numbers that JavaScript cannot hold as texts."""
+    """Return a row with times and offsets as strings, since they can be too large for JavaScript."""
     return {name: _plain(name, value) for name, value in row.items()}
 
 

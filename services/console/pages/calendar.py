@@ -1,11 +1,11 @@
-"""`/timers`: what fires when; one timer shown, moved, fired, cancelled; many, after a preview of how many.
+"""`/timers`: the timers by time, operations on a timer, and bulk operations after a preview.
 
-    /timers          summary, histogram and a page of those that match; acts on one come back here
-    /timers/one      one timer, what it says, and the forms of its verbs
-    /timers/all      how many match, and the form that cancels or moves them all as a task
+    /timers          the summary, the histogram and a page of matching timers
+    /timers/one      a timer, its message and its forms
+    /timers/all      the number of matching timers, and the form of a bulk operation
 
-A verb on one timer says its verdict, in the words of the command (`services.status.verdicts`). A verb on many
-names the number that was previewed, and is refused if another number matches by then.
+An operation on a timer shows the same result as the command (`services.status.verdicts`). A bulk operation
+contains the number of timers from the preview. It is refused if the number has changed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LIMIT: Final = 50
 TASKS: Final = 5
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}
-"""Number and width of the windows of a histogram."""
+"""The number and the width of the windows of a histogram."""
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return timers at a glance, and a page of those that match the filter."""
+    """Return the summary, the histogram and a page of the timers that match the filter."""
     wanted = asked.given(*FILTER)
     view = asked.get("view", "hour")
     if view not in VIEWS:
@@ -62,7 +62,7 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one timer, or how it has ended."""
+    """Return a timer or its outcome."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
     found = broker.get("timers", "one", topic=topic, id=message_id)
     if "verdict" in found:
@@ -73,7 +73,7 @@ def read_one(broker: Api, asked: Asked) -> Model:
 
 
 def read_all(broker: Api, asked: Asked) -> Model:
-    """Return how many timers a verb on all that match would touch; nothing is changed."""
+    """Return how many timers a bulk operation would change."""
     order = order_of(asked)
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
     fields = asked.given(*FILTER, "verb", "by", "limit", "reason")
@@ -81,22 +81,22 @@ def read_all(broker: Api, asked: Asked) -> Model:
 
 
 def cancel(broker: Api, asked: Asked) -> Done:
-    """Cancel one timer."""
+    """Cancel a timer."""
     return told(broker, asked, "cancel", {})
 
 
 def move(broker: Api, asked: Asked) -> Done:
-    """Move one timer."""
+    """Move a timer."""
     return told(broker, asked, "move", {"to": asked.required("to", "The time to move it to")})
 
 
 def fire(broker: Api, asked: Asked) -> Done:
-    """Deliver one timer's message now."""
+    """Deliver a timer's message immediately."""
     return told(broker, asked, "fire", {})
 
 
 def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
-    """Carry out a verb on one timer, and say its verdict."""
+    """Perform an operation on a timer and return its result."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
     reason = asked.required("reason", "The reason")
     body = {"topic": topic, "id": message_id, "reason": reason, **more}
@@ -108,7 +108,7 @@ def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task over all that match, if they are as many as were previewed."""
+    """Start a task for all matching timers if their number equals the previewed number."""
     order, said = order_of(asked), asked.required("count", "How many there are")
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
     if said.replace(",", "") != str(changed := extent(order, matched)):
@@ -123,7 +123,7 @@ def start(broker: Api, asked: Asked) -> Done:
 
 
 def order_of(asked: Asked) -> dict[str, Any]:
-    """Return the task that a form names; a filter that is empty is refused by the broker."""
+    """Return the task request of a form. The broker refuses an empty filter."""
     verb = asked.required("verb", "The verb")
     by = {"by": asked.required("by", "How far to move them")} if verb == "move" else {}
     return {

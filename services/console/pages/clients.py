@@ -1,9 +1,9 @@
-"""`/clients`: clients of the protocol port: shown, asked, sent away; and `/refused`: those kept out, and why.
+"""`/clients`: the clients of the gRPC port and requests to them. `/refused`: refused clients and the reasons.
 
-/clients         all clients, those of a name, kind or group
-/clients/one     one, what it measured of itself, and the requests to it
-/clients/stack   what its threads do, asked now
-/refused         refusals since the broker's start, by reason, each with what to do about it
+/clients         the clients, optionally filtered by id, kind, group or language
+/clients/one     a client, its measurements and the requests to it
+/clients/stack   the stack traces of its threads
+/refused         the refusals since the broker's start by reason, with advice
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OK: Final = "OK"
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return the clients whose id, kind or group has `name` in it, the last seen first."""
+    """Return the clients whose id, kind, group or language contains `name`, most recently seen first."""
     name = asked.get("name")
     clients = broker.get("clients")["clients"]
     texts = ("client_id", "kind", "group", "language")
@@ -37,20 +37,20 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one client, and what it measured."""
+    """Return a client and its measurements."""
     found: Model = broker.get("clients", "show", client=asked.required("client", "The client"))
     return found
 
 
 def read_stack(broker: Api, asked: Asked) -> Model:
-    """Return what a client's threads do."""
+    """Return the stack traces of a client's threads."""
     client = asked.required("client", "The client")
     found: Model = broker.post("clients", "stack", body={"client": client})
     return found
 
 
 def verify(broker: Api, asked: Asked) -> Done:
-    """Have a push consumer consume a message once more, outside of its group."""
+    """Let a push consumer consume a message again. The progress of its group does not change."""
     client, place = asked.required("client", "The client"), {}
     for field, name in (("queue_id", "queue"), ("queue_offset", "offset")):
         text = asked.required(name, f"The {name}")
@@ -64,14 +64,14 @@ def verify(broker: Api, asked: Asked) -> Done:
 
 
 def reconnect(broker: Api, asked: Asked) -> Done:
-    """Tell a client to connect again."""
+    """Tell a client to reconnect."""
     client = asked.required("client", "The client")
     broker.post("clients", "reconnect", body={"client": client})
     return Done(f"{client} was told to connect again.", page_of(client))
 
 
 def read_refused(broker: Api, asked: Asked) -> Model:
-    """Return refusals by reason, the most frequent first, and the last ones."""
+    """Return the refusals by reason, most frequent first, and the latest refusals."""
     reason = asked.get("reason")
     found = broker.get("refused", reason=reason, limit=REFUSED_MAX)
     counted = sorted(found["counts"].items(), key=lambda pair: -pair[1])

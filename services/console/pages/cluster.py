@@ -1,7 +1,8 @@
-"""`/cluster`: nodes that keep one store: roles, epoch, lag, copies; the leader moved, a node forgotten.
+"""`/cluster`: the nodes of a cluster with their roles, epoch, lag and copies, and operations to move the
+leader or remove a node.
 
-The rows are those of `tidewheel cluster status` and `nodes` (`services.status.cluster`). Each node answers
-for itself; how far followers lag is known to the leader only.
+The rows are the same as in `tidewheel cluster status` and `nodes` (`services.status.cluster`). Each node
+reports its own state. Only the leader knows the lag of the followers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from services.status.judgement import LEADING
 from tidewheel.errors import ClientMistake
 
 WRONG: Final = ("trouble",)
-"""Rows about something wrong, beside those in capitals."""
+"""Rows about errors, in addition to rows in capitals."""
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return what the node that is asked knows; `cluster` is None for a single broker."""
+    """Return the state of the contacted node. `cluster` is None for a single broker."""
     found = cluster_of(broker)
     if found is None:
         return {"address": broker.address, "cluster": None}
@@ -41,13 +42,13 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def move(broker: Api, asked: Asked) -> Done:
-    """Let another node lead."""
+    """Make another node the leader."""
     leader = broker.post("cluster", "move", body={"node": asked.get("node")})["leader"]
     return Done(f"Node {leader['node']} leads, at {leader['listen']}.", PATH)
 
 
 def forget(broker: Api, asked: Asked) -> Done:
-    """Keep nothing in the shared log for a node whose name was typed."""
+    """Remove a node after its name was confirmed, so that the shared log is trimmed without it."""
     node = asked.required("node", "The node")
     if asked.required("typed", "The node's name, typed once more,") != node:
         raise ClientMistake(f"Another name was typed than {node}: it is not forgotten.")
@@ -56,7 +57,7 @@ def forget(broker: Api, asked: Asked) -> Done:
 
 
 def set_version(broker: Api, asked: Asked) -> Done:
-    """Let nodes write what only programs of the newest version that all support can read."""
+    """Finalize the newest version that all nodes support."""
     finalized = broker.post("cluster", "set-version", body={})["finalized_version"]
     return Done(f"Version {finalized} is finalized.", PATH)
 

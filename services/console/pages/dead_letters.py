@@ -1,9 +1,9 @@
-"""`/dead-letters`: what groups gave up, with its errors; redriven one by one or as a task.
+"""`/dead-letters`: the dead letters of groups with their errors, and redrives of one or many dead letters.
 
-/dead-letters          groups with dead letters, and the tasks
-/dead-letters/group    one group's; the form of a task
-/dead-letters/one      one, with its message and its errors
-/dead-letters/redrive  how many a task would redrive, and the form that starts it
+/dead-letters          the groups with dead letters, and the tasks
+/dead-letters/group    the dead letters of a group, and the form of a task
+/dead-letters/one      a dead letter with its message and its errors
+/dead-letters/redrive  the number of dead letters of a task, and the form that starts it
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ KIND: Final = "dead-letters"
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return groups with dead letters, the fullest first, and the tasks since the broker's start."""
+    """Return the groups with dead letters, largest number first, and the tasks since the broker's start."""
     groups = (one for one in broker.get("dead-letters")["groups"] if one["count"])
     begun = [tasks.of_kind(one, KIND) for one in broker.get(KIND, "tasks")["tasks"]]
     return {"groups": sorted(groups, key=lambda one: -one["count"]), "tasks": begun}
 
 
 def read_group(broker: Api, asked: Asked) -> Model:
-    """Return a page of one group's dead letters."""
+    """Return a page of a group's dead letters."""
     group, wanted = asked.required("group", "The group"), asked.given(*FILTER)
     found = broker.get("dead-letters", "groups", group, **wanted, **asked.given("after"), limit=LIMIT)
     more = {"group": group} | wanted | {"after": found["after"]}
@@ -44,14 +44,14 @@ def read_group(broker: Api, asked: Asked) -> Model:
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one dead letter."""
+    """Return a dead letter."""
     group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
     found = broker.get("dead-letters", "groups", group, offset)
     return {"dead_letter": found | {"message": shown(found["message"])}}
 
 
 def read_redrive(broker: Api, asked: Asked) -> Model:
-    """Return how many a task would redrive; nothing is changed."""
+    """Return how many dead letters a task would redrive."""
     order = order_of(asked)
     matched = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})["matched"]
     fields = asked.given("group", "rate", "target", "limit", "why", *FILTER)
@@ -60,21 +60,21 @@ def read_redrive(broker: Api, asked: Asked) -> Model:
 
 
 def redrive(broker: Api, asked: Asked) -> Done:
-    """Send one dead letter to its group again."""
+    """Redrive a dead letter to its group."""
     group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
     ended = broker.post("dead-letters", "groups", group, offset, "redrive", body={})
     return Done(f"{ended['verdict']}: dead letter {offset} of {group}.", page_of(group))
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task that redrives all that match."""
+    """Start a task that redrives all matching dead letters."""
     task = broker.post("dead-letters", "tasks", body=order_of(asked))
     said = f"Task {task['id']} has started: redrive dead letters of {task['group']}."
     return Done(said, tasks.page_of(KIND, task["id"]))
 
 
 def order_of(asked: Asked) -> dict[str, Any]:
-    """Return the task that a form names."""
+    """Return the task request of a form."""
     return {
         "verb": "redrive",
         "group": asked.required("group", "The group"),

@@ -1,8 +1,8 @@
-"""`/groups`: how far consumer groups are behind; pause, resume, and reset after a preview.
+"""`/groups`: the lag of consumer groups, and operations to pause, resume and reset a group.
 
-/groups          all groups, those behind first
-/groups/one      one: its queues, clients and filters, and its verbs
-/groups/reset    what a reset would move, queue by queue, and the form that does it
+/groups          the groups, sorted by their oldest unfinished message
+/groups/one      a group with its queues, clients, filters and operations
+/groups/reset    the preview of a reset by queue, and the form that starts it
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHOWN_MAX: Final = 500
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return the groups whose names have `name` in them, the one with the oldest unfinished message first."""
+    """Return the groups whose names contain `name`. The group with the oldest unfinished message is first."""
     name = asked.get("name")
     groups = broker.get("groups", queues="false")["groups"]
     found = sorted((one for one in groups if name.lower() in one["name"].lower()), key=behind)
@@ -27,13 +27,13 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def behind(group: dict[str, Any]) -> tuple[bool, int, str]:
-    """Return the order of a group in the list."""
+    """Return the sort key of a group in the list."""
     oldest = group["oldest_ms"]
     return oldest is None, int(oldest or 0), group["name"]
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one group and its consumers."""
+    """Return a group and its consumers."""
     name = asked.required("name", "The group")
     group = broker.get("groups", name)
     why = why_behind(group) if group["lag"] else ""
@@ -41,20 +41,20 @@ def read_one(broker: Api, asked: Asked) -> Model:
 
 
 def read_reset(broker: Api, asked: Asked) -> Model:
-    """Return what a reset would move; nothing is changed."""
+    """Return the queue offsets that a reset would change."""
     name, order = order_of(asked)
     return {"name": name, "order": order, "moves": reset(broker, name, order, dry_run=True)["moves"]}
 
 
 def pause(broker: Api, asked: Asked) -> Done:
-    """Stop handing messages to a group."""
+    """Pause the delivery of messages to a group."""
     name = asked.required("name", "The group")
     broker.post("groups", name, "pause", body={})
     return Done(f"{name} is paused: its consumers receive nothing until it is resumed.", page_of(name))
 
 
 def resume(broker: Api, asked: Asked) -> Done:
-    """Hand messages to a group again."""
+    """Resume the delivery of messages to a group."""
     name = asked.required("name", "The group")
     broker.post("groups", name, "resume", body={})
     return Done(f"{name} is resumed.", page_of(name))
@@ -69,13 +69,13 @@ def start_reset(broker: Api, asked: Asked) -> Done:
 
 
 def order_of(asked: Asked) -> tuple[str, dict[str, str]]:
-    """Return the group of a reset, and where to."""
+    """Return the group and the target of a reset."""
     order = {"to": asked.required("to", "Where to go on from"), **asked.given("topic")}
     return asked.required("name", "The group"), order
 
 
 def reset(broker: Api, name: str, order: dict[str, str], *, dry_run: bool) -> Any:
-    """Return the broker's answer to a reset."""
+    """Return the broker's response to a reset."""
     return broker.post("groups", name, "reset", body=order | {"dry_run": dry_run})
 
 

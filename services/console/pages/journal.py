@@ -1,4 +1,6 @@
-"""`/journal`: operators' acts, the newest first: who did what, from where, why, and with which result."""
+"""`/journal`: the journal of operator actions, newest first, with the user, the origin, the reason and the
+result.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ LIMIT: Final = 50
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return a page of acts, those with a text in any field if `about` is given."""
+    """Return a page of the journal. If `about` is given, only entries that contain this text are returned."""
     about = asked.get("about")
     found = broker.get("journal", limit=LIMIT, about=about, **asked.given("before"))
     following = {"about": about, "before": found["before"]} if found["before"] else {}

@@ -1,4 +1,4 @@
-"""`/messages`: the life of what a key, an id, a timer key, a transaction or a log offset names.
+"""`/messages`: the history of messages by key, message id, timer key, transaction or log offset.
 
 The events are those of `tidewheel explain`, searched by the broker; of the first messages the content is read
 from its queue, or, while it cannot be received, from its timer or half. For a message that is not finished,
@@ -34,7 +34,10 @@ NOTHING: Final[Model] = {
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return the events and messages of `name`, in `topic` if given; `missing` says if there are none."""
+    """Return the events and messages of `name`, in `topic` if given.
+
+    If there are none, `missing` contains the error.
+    """
     name, topic = asked.get("name"), asked.get("topic")
     if not name:
         broker.get("whoami")
@@ -70,12 +73,12 @@ def acts_on(broker: Api, name: str, messages: list[Model]) -> list[Model]:
 
 
 def is_offset(name: str) -> bool:
-    """Return whether a name is an offset of the log, such as @1,204 as pages show it."""
+    """Return whether a name is a log offset in display format, such as @1,204."""
     return name.startswith("@") and name[1:].replace(",", "").isdecimal()
 
 
 def content_of(broker: Api, message: dict[str, Any], events: list[dict[str, Any]]) -> Model | None:
-    """Return what a message says; None if it is no longer, or not yet, to be read."""
+    """Return the content of a message, or None if it cannot be read."""
     topic, message_id = message["topic"], message["message_id"]
     places = (
         (event["queue_id"], event["queue_offset"])

@@ -1,7 +1,7 @@
-"""`/`: the lights of `tidewheel status`, and what needs a person now.
+"""`/`: the states of `tidewheel status`, and the problems that require an action.
 
-The rows are those of the command, from the same answers (`services.status`).
-Cost: nine requests to the broker, of which groups and metrics are full scans.
+The rows are computed by the same code as in the command (`services.status`). Cost: nine requests to the
+broker, of which the requests for groups and metrics are full scans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.status.asking import answers_of
 from services.status.judgement import Answers, Row, State, Unread, as_plain, screen, worst
 
 NEEDING: Final = (State.WARN, State.CRIT)
-"""The states of an alarm; an audit that was never run is unknown, and none."""
+"""The states that require an action. An audit that was never run has an unknown state."""
 
 THINGS_MAX: Final = 5
 THINGS: Final = {
@@ -32,13 +32,13 @@ THINGS: Final = {
 
 
 def page(audits: Path, samples: Samples) -> Page:
-    """Return the page; `audits` is the folder of audits of this machine."""
+    """Return the page. `audits` is the local audit directory."""
     return Page("/", "Overview", "overview.html", partial(read, audits, samples), entry="Overview")
 
 
 def read(audits: Path, samples: Samples, broker: Api, asked: Asked) -> Model:
-    """Return the rows, worst first in `act_now`."""
-    broker.get("whoami")  # raises `SignedOut`; the rows below take a refusal for something not known
+    """Return the rows. `act_now` contains the problems, most severe first."""
+    broker.get("whoami")  # raises `SignedOut`, which the rows would show as unknown
     answers = answers_of(broker, {}, audits)
     rows = screen(answers)
     may_see = not isinstance(answers["figures"], Unread)

@@ -1,10 +1,10 @@
-"""`/schedules`: recurring messages: shown, set, paused, resumed, removed.
+"""`/schedules`: recurring messages and operations to set, pause, resume and remove them.
 
-    /schedules       a page of them, each with its next occurrence
-    /schedules/one   one, what it sends, the next occurrences, and its verbs
-    /schedules/set   when a cron line occurs, and the form that sets a schedule by it, new or changed
+    /schedules       a page of schedules with their next occurrences
+    /schedules/one   a schedule with its message, its next occurrences and its operations
+    /schedules/set   the occurrences of a cron expression, and the form that sets a schedule
 
-Times are those of the schedule's own zone. Occurrences that pass during a pause are not made up.
+Times are in the time zone of the schedule. Occurrences during a pause are skipped.
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "keys": "
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return a page of schedules, by name."""
+    """Return a page of schedules, sorted by name."""
     found = broker.get("schedules", after=asked.get("after"), limit=LIMIT)
     following = urlencode({"after": found["after"]}) if found["after"] else ""
     return {"schedules": found["schedules"], "next": following}
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one schedule, what it sends, and its next occurrences."""
+    """Return a schedule, its message and its next occurrences."""
     found = broker.get("schedules", asked.required("name", "The schedule"), count=COMING)
     return {"schedule": shown(found)}
 
 
 def read_set(broker: Api, asked: Asked) -> Model:
-    """Return the fields of the form, those of schedule `name` if it exists, and when its line occurs."""
+    """Return the form fields, with the values of schedule `name` if it exists, and the occurrences of the
+    cron expression.
+    """
     fields, is_asked = EMPTY | {"name": asked.get("name")}, bool(asked.get("cron"))
     if asked.get("name"):
         with suppress(*([NotFound] if is_asked else [])):
@@ -69,7 +71,7 @@ def read_set(broker: Api, asked: Asked) -> Model:
 
 
 def fields_of(found: Model) -> Model:
-    """Return the fields of the form for a schedule."""
+    """Return the form fields of a schedule."""
     zone = zone_of(found["time_zone"])
     return {
         **{name: found[name] for name in ("name", "cron", "time_zone", *SENT)},
@@ -82,21 +84,21 @@ def fields_of(found: Model) -> Model:
 
 
 def pause(broker: Api, asked: Asked) -> Done:
-    """Let a schedule rest."""
+    """Pause a schedule."""
     name = asked.required("name", "The schedule")
     broker.post("schedules", name, "pause", body={})
     return Done(f"{name} is paused: what occurs meanwhile is not sent, and not made up.", page_of(name))
 
 
 def resume(broker: Api, asked: Asked) -> Done:
-    """Let a schedule go on."""
+    """Resume a schedule."""
     name = asked.required("name", "The schedule")
     found = broker.post("schedules", name, "resume", body={})
     return Done(f"{name} goes on{upcoming(found)}.", page_of(name))
 
 
 def remove(broker: Api, asked: Asked) -> Done:
-    """End a schedule whose name was typed."""
+    """Remove a schedule after its name was confirmed."""
     name = asked.required("name", "The schedule")
     if asked.required("typed", "The schedule's name, typed once more,") != name:
         raise ClientMistake(f"Another name was typed than {name}: it is not removed.")
@@ -105,7 +107,7 @@ def remove(broker: Api, asked: Asked) -> Done:
 
 
 def keep(broker: Api, asked: Asked) -> Done:
-    """Set a schedule, new or in place of the one with its name."""
+    """Create or replace a schedule."""
     name = asked.required("name", "The name")
     wanted: Model = when(asked) | asked.given(*SENT)
     wanted["topic"] = asked.required("topic", "The topic")
@@ -120,7 +122,7 @@ def keep(broker: Api, asked: Asked) -> Done:
 
 
 def when(asked: Asked) -> Model:
-    """Return when a schedule occurs, as the HTTP interface has it; raise `ClientMistake`."""
+    """Return the time fields of a schedule for the HTTP interface. Raises `ClientMistake`."""
     name = asked.get("time_zone", USUAL_ZONE)
     zone = zone_of(name)
     if zone is None:
@@ -130,7 +132,10 @@ def when(asked: Asked) -> Model:
 
 
 def moment_of(text: str, zone: ZoneInfo, field: str) -> int | None:
-    """Return a moment on the clocks of a zone, in ms since 1970; None for none. Raise `ClientMistake`."""
+    """Return a local time of a time zone in ms since 1970, or None for an empty text.
+
+    Raises `ClientMistake`.
+    """
     if not text:
         return None
     try:
@@ -142,21 +147,21 @@ def moment_of(text: str, zone: ZoneInfo, field: str) -> int | None:
 
 
 def zone_of(name: str) -> ZoneInfo | None:
-    """Return a zone; None if this machine does not know it."""
+    """Return a time zone, or None if it is unknown."""
     with suppress(ZoneInfoNotFoundError, ValueError, OSError):
         return ZoneInfo(name)
     return None
 
 
 def wall(at_ms: str | None, zone: ZoneInfo | None) -> str:
-    """Return what the clocks of a zone say, with its offset, to the second; empty for no time."""
+    """Return the local time of a time zone to the second with its UTC offset, or an empty string for None."""
     if at_ms is None:
         return ""
     return datetime.fromtimestamp(int(at_ms) // 1000, UTC).astimezone(zone or UTC).isoformat()
 
 
 def upcoming(found: Model) -> str:
-    """Return when a schedule occurs next, as a part of a sentence; empty if it never does."""
+    """Return the next occurrence as part of a sentence, or an empty string."""
     return f", next {found['coming'][0]['local'].replace('T', ' ')}" if found["coming"] else ""
 
 

@@ -1,7 +1,8 @@
-"""`/search`: messages of a topic found by their content, part by part.
+"""`/search`: a content search in the messages of a topic.
 
-A page is one part: one request of the broker, which reads some thousand messages. Without scripts a link
-leads to the next part; with them `console.js` follows it, and adds what it finds, until it is stopped.
+A page shows the result of one request, for which the broker reads several thousand messages. Without
+JavaScript a link leads to the next part. With JavaScript, `console.js` loads the following parts and appends
+their results until the user stops it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NAMES_MAX: Final = 500
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return one part of a search, and the link to the next; an empty model before anything is asked."""
+    """Return a part of a search and the link to the next part. Without a topic, the result is empty."""
     wanted = asked.given(*FILTER)
     if not wanted.get("topic"):
         return EMPTY | {"filter": {"from": RECENT} | wanted} | names_of_topics(broker)
@@ -43,7 +44,10 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def names_of_topics(broker: Api) -> Model:
-    """Return the topics to choose from; none for a user of some topics, who may not list them."""
+    """Return the topics for the selection.
+
+    The result is empty if the user is not allowed to list all topics.
+    """
     broker.get("whoami")  # raises `SignedOut`
     with suppress(AccessRefused):
         names = [one["name"] for one in broker.get("topics")["topics"]]

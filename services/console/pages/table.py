@@ -1,4 +1,4 @@
-"""The table of pages, in the order of the menu."""
+"""The table of pages in the order of the menu."""
 
 from __future__ import annotations
 

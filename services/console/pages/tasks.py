@@ -1,9 +1,10 @@
-"""`/tasks`: work over many timers, dead letters or messages: how far it is, how it ended, and its stop.
+"""`/tasks`: bulk tasks on timers, dead letters or messages, with their progress, their result and a stop
+operation.
 
-    /tasks       the tasks since the broker's start, those that run first
-    /tasks/one   one, with its filter's result by verdict, its items, and the form that stops it
+    /tasks       the tasks since the broker's start, running tasks first
+    /tasks/one   a task with its results, its items and the form that stops it
 
-The broker keeps tasks in memory. A restart stops a task; its changes remain.
+The broker keeps tasks in memory. A restart of the broker stops a task, and its changes remain.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
 KINDS: Final = {"timers": "timers", "dead-letters": "dead letters", "moves": "messages"}
-"""The kinds of tasks, as in the paths of the HTTP interface, and their items."""
+"""The kinds of tasks as in the paths of the HTTP interface, with the names of their items."""
 RUNNING: Final = "running"
 EVERY_MS: Final = 2_000
 ITEMS: Final = 50
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return all tasks, those that run first, then the newest."""
+    """Return all tasks, running tasks first, then in descending order of their start."""
     found = [of_kind(one, kind) for kind in KINDS for one in broker.get(kind, "tasks")["tasks"]]
     found.sort(key=lambda one: (one["state"] != RUNNING, -int(one["started_ms"])))
     return {"tasks": found}
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one task."""
+    """Return a task."""
     kind, task_id = name_of(asked)
     task = of_kind(broker.get(kind, "tasks", task_id), kind)
     page = broker.get(kind, "tasks", task_id, "items", **asked.given("after"), limit=ITEMS)
@@ -39,7 +40,7 @@ def read_one(broker: Api, asked: Asked) -> Model:
 
 
 def stop(broker: Api, asked: Asked) -> Done:
-    """Stop a task after what it is doing."""
+    """Stop a task after the current item."""
     kind, task_id = name_of(asked)
     task = broker.delete(kind, "tasks", task_id)
     done = f"{task['done']:,} of {task['matched']:,}" if task["matched"] is not None else "0"
@@ -48,7 +49,7 @@ def stop(broker: Api, asked: Asked) -> Done:
 
 
 def of_kind(task: Model, kind: str) -> Model:
-    """Return a task with the kind of its items; all have the fields of each kind, empty or 0."""
+    """Return a task with its kind and the name of its items. Fields of other kinds are empty or 0."""
     return (
         {"group": "", "source": "", "target": "", "rate_per_second": 0}
         | task
@@ -57,7 +58,7 @@ def of_kind(task: Model, kind: str) -> Model:
 
 
 def limit_of(asked: Asked) -> dict[str, int]:
-    """Return the limit that a form gives to a task, if any; raise `ClientMistake` for what is no number."""
+    """Return the limit of a task from a form, if any. Raises `ClientMistake` if it is not a number."""
     limit = asked.get("limit").replace(",", "")
     if limit and not (limit.isascii() and limit.isdigit()):
         raise ClientMistake(f"{limit[:20]!r} is no number of items.")
@@ -65,13 +66,13 @@ def limit_of(asked: Asked) -> dict[str, int]:
 
 
 def extent(order: Model, matched: int) -> int:
-    """Return how many of the items that match a task would change."""
+    """Return how many matching items a task would change."""
     limit: int = order.get("limit", matched)
     return min(matched, limit)
 
 
 def name_of(asked: Asked) -> tuple[str, str]:
-    """Return kind and id of a task; raise `ClientMistake` for another kind."""
+    """Return the kind and id of a task. Raises `ClientMistake` for an unknown kind."""
     kind = asked.required("kind", "The kind of the task")
     if kind not in KINDS:
         raise ClientMistake(f"kind is {kind[:20]!r}: there are {', '.join(KINDS)}.")

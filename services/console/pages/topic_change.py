@@ -1,7 +1,7 @@
-"""`/topics/change`: what uses a topic, and its verbs: altered, held, released, purged, deleted.
+"""`/topics/change`: the use of a topic, and operations to alter, hold, release, purge and delete it.
 
-The broker refuses what would lose something, and says what is in the way; unfinished messages are lost only
-where that is asked for. A purge and a deletion take the name of the topic, typed.
+The broker refuses a change that would discard messages and reports the reason. Unfinished messages are
+discarded only if this is requested. For a purge or a deletion, the name of the topic must be typed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidewheel.errors import ClientMistake
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return what a change of a topic concerns; nothing is changed."""
+    """Return the use of a topic."""
     return {"use": broker.get("topics", asked.required("name", "The topic"), "use"), "types": list(TYPES)}
 
 
 def alter(broker: Api, asked: Asked) -> Done:
-    """Change the type or the retention of a topic, or add queues."""
+    """Change the type, the retention or the number of queues of a topic."""
     name, queues = asked.required("name", "The topic"), asked.get("queues")
     if queues and not (queues.isascii() and queues.isdigit()):
         raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
@@ -40,7 +40,7 @@ def alter(broker: Api, asked: Asked) -> Done:
 
 
 def hold(broker: Api, asked: Asked) -> Done:
-    """Hold back the timers of a topic when they are due."""
+    """Hold the due timers of a topic."""
     name, reason = asked.required("name", "The topic"), asked.required("reason", "The reason")
     use = broker.post("topics", name, "hold", body={"reason": reason})
     return Done(
@@ -50,7 +50,7 @@ def hold(broker: Api, asked: Asked) -> Done:
 
 
 def release(broker: Api, asked: Asked) -> Done:
-    """Deliver the held timers of a topic, at once or at a pace."""
+    """Deliver the held timers of a topic, optionally at a limited rate."""
     name, reason, rate = (
         asked.required("name", "The topic"),
         asked.required("reason", "The reason"),
@@ -71,21 +71,21 @@ def back(name: str) -> str:
 
 
 def purge(broker: Api, asked: Asked) -> Done:
-    """Discard the messages of a topic whose name was typed."""
+    """Discard the messages of a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
     body = {"discard": discards, "reason": asked.required("reason", "The reason")}
     return Done(f"{name} is empty; {lost(broker.post('topics', name, 'purge', body=body))}.", page_of(name))
 
 
 def delete(broker: Api, asked: Asked) -> Done:
-    """Delete a topic whose name was typed."""
+    """Delete a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
     query = {"discard": str(discards).lower(), "reason": asked.required("reason", "The reason")}
     return Done(f"{name} is deleted; {lost(broker.delete('topics', name, **query))}.", "/topics")
 
 
 def typed_name(asked: Asked) -> str:
-    """Return the topic, if its name was typed; raise `ClientMistake`."""
+    """Return the topic if its name was confirmed. Raises `ClientMistake` otherwise."""
     name = asked.required("name", "The topic")
     if asked.required("typed", "The topic's name, typed once more,") != name:
         raise ClientMistake(f"Another name was typed than {name}: nothing was changed.")
@@ -93,7 +93,7 @@ def typed_name(asked: Asked) -> str:
 
 
 def lost(use: Model) -> str:
-    """Return how many messages a purge or a deletion discarded."""
+    """Return how many messages were discarded, as part of a sentence."""
     were = "was" if use["messages"] == 1 else "were"
     return f"{counted(use['messages'], 'message')} {were} discarded, {use['unfinished']:,} of them unfinished"
 

@@ -1,13 +1,13 @@
-"""`/topics`: topics and their messages, watched as they arrive; messages sent, and sent again.
+"""`/topics`: topics and their messages, with forms to send a message or resend an existing message.
 
-    /topics           all topics, how many messages they keep, and for how long
-    /topics/one       one: its queues, and its newest messages (the page refreshes each second), or those of
-                      one queue from an offset on
-    /topics/message   one message, sent again as it was
-    /topics/send      the form of a new message, or of one found before, edited
+    /topics           the topics with their message counts and retention
+    /topics/one       a topic with its queues and its newest messages (refreshed every second), or the
+                      messages of a queue from an offset
+    /topics/message   a message and a form to resend it
+    /topics/send      the form of a new message or of an edited existing message
 
-A message sent again is a new message with the content of the old: body, keys, tag, group and properties. It
-is delivered at once, and to all groups. Its timer key and the verb on a timer that it carried are left out.
+A resent message is a new message with the same body, keys, tag, group and properties. It is delivered
+immediately to all groups. Timer properties of the original message are not copied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEWEST: Final = 20
 NEWEST_BYTES: Final = 1 << 20
 TYPES: Final = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 OF_TIMERS: Final = "TW_TIMER_"
-"""How names of properties begin that set a timer, or carry a verb on one."""
+"""The prefix of properties that set a timer or contain an operation on a timer."""
 FIELDS: Final = ("topic", "keys", "tag", "message_group", "lite_topic", "priority", "in", "timer_key")
 EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "properties": ""} | dict.fromkeys(
     FIELDS, ""
@@ -34,7 +34,7 @@ EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "properti
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return the topics whose names have `name` in them."""
+    """Return the topics whose names contain `name`."""
     name = asked.get("name")
     answer = broker.get("topics", counts="true")
     found = [one for one in answer["topics"] if name.lower() in one["name"].lower()]
@@ -49,7 +49,7 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one topic and its newest messages, or those of `queue` from `offset` on."""
+    """Return a topic and its newest messages, or the messages of `queue` from `offset`."""
     name, place = asked.required("name", "The topic"), asked.given("queue", "offset")
     topic = broker.get("topics", name, oldest="true")
     following = ""
@@ -75,12 +75,12 @@ def read_one(broker: Api, asked: Asked) -> Model:
 
 
 def read_message(broker: Api, asked: Asked) -> Model:
-    """Return one message of a queue."""
+    """Return a message of a queue."""
     return {"message": shown(message_of(broker, asked))}
 
 
 def read_send(broker: Api, asked: Asked) -> Model:
-    """Return the fields of the form: those of the message at `queue` and `offset` if they are given."""
+    """Return the form fields. If `queue` and `offset` are given, they contain the values of that message."""
     broker.get("whoami")
     if not asked.given("queue", "offset"):
         return {"fields": EMPTY | asked.given("topic"), "origin": ""}
@@ -106,7 +106,7 @@ def create(broker: Api, asked: Asked) -> Done:
 
 
 def send(broker: Api, asked: Asked) -> Done:
-    """Send the message of the form."""
+    """Send the message from the form."""
     message: Model = asked.given("tag", "message_group", "lite_topic", "in", "timer_key")
     message["topic"] = asked.required("topic", "The topic")
     message |= {"keys": lines_of(asked.get("keys")), "properties": pairs_of(asked.get("properties"))}
@@ -118,7 +118,7 @@ def send(broker: Api, asked: Asked) -> Done:
 
 
 def again(broker: Api, asked: Asked) -> Done:
-    """Send a message of a queue again, as it was."""
+    """Resend a message of a queue without changes."""
     found = message_of(broker, asked)
     message = {name: found[name] for name in ("topic", "keys", "tag", "message_group", "lite_topic")}
     message |= {name: found[name] for name in ("body", "body_base64") if name in found}
@@ -128,7 +128,7 @@ def again(broker: Api, asked: Asked) -> Done:
 
 
 def sent(broker: Api, message: Model) -> Done:
-    """Send a message; say which id it has, and lead to its topic."""
+    """Send a message. Returns its id and the path of its topic."""
     answer = broker.post("messages", body=message)
     verdict = f" Its verb on a timer: {answer['verdict']['verdict']}." if answer["verdict"] else ""
     when = " It waits for its time." if answer["recall_handle"] else ""
@@ -137,7 +137,7 @@ def sent(broker: Api, message: Model) -> Done:
 
 
 def message_of(broker: Api, asked: Asked) -> Any:
-    """Return the message at a place; raise `NotFound` if there is none."""
+    """Return the message at an offset. Raises `NotFound` if there is none."""
     topic, queue = asked.required("topic", "The topic"), asked.required("queue", "The queue")
     offset = asked.required("offset", "The offset")
     found = broker.get("topics", topic, "messages", queue=queue, offset=offset, limit=1)["messages"]
@@ -147,7 +147,7 @@ def message_of(broker: Api, asked: Asked) -> Any:
 
 
 def kept_properties(found: Model) -> dict[str, str]:
-    """Return the properties of a message that one sent again has."""
+    """Return the properties that a resent message keeps."""
     return {name: value for name, value in found["properties"].items() if not name.startswith(OF_TIMERS)}
 
 

@@ -1,6 +1,7 @@
-"""`/transactions`: halves that have not ended, those that need a person first; ended by hand.
+"""`/transactions`: half messages without an outcome, which an operator can commit or roll back.
 
-A half needs a person if it has expired undecided, or if no producer of its topic is connected.
+A half message requires an action if it has expired without an outcome, or if no producer of its topic is
+connected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ QUESTIONS_MAX: Final = 20
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return transactions at a glance, those that match, and the last questions to producers."""
+    """Return the transaction summary, a page of matching half messages, and the latest check-backs."""
     wanted = asked.given(*FILTER)
     if wanted.get("state", "OPEN") not in STATES:
         raise ClientMistake(f"state is {wanted['state'][:20]!r}: there are {', '.join(STATES)}.")
@@ -36,7 +37,7 @@ def read(broker: Api, asked: Asked) -> Model:
 
 
 def need_of(half: dict[str, Any]) -> str:
-    """Return why a half needs a person; empty if it does not."""
+    """Return why a half message requires an action, or an empty string."""
     if half["state"] == "EXPIRED":
         return "expired undecided: commit it, or roll it back"
     if half["state"] == "OPEN" and not half["producers"]:
@@ -45,13 +46,13 @@ def need_of(half: dict[str, Any]) -> str:
 
 
 def read_one(broker: Api, asked: Asked) -> Model:
-    """Return one transaction, its message, who was asked and answered what."""
+    """Return a transaction with its message and its check-backs."""
     half = broker.get("transactions", asked.required("id", "The transaction id"))
     return {"transaction": half | {"message": shown(half["message"]), "needs": need_of(half)}}
 
 
 def check(broker: Api, asked: Asked) -> Done:
-    """Ask a producer now."""
+    """Send a check-back now."""
     name = asked.required("id", "The transaction id")
     question = broker.post("transactions", name, "check", body={})
     whom = question["client_id"]
@@ -64,7 +65,7 @@ def check(broker: Api, asked: Asked) -> Done:
 
 
 def resolve(broker: Api, asked: Asked) -> Done:
-    """End a transaction by hand."""
+    """Commit or roll back a transaction."""
     name = asked.required("id", "The transaction id")
     resolution = asked.required("resolution", "The resolution")
     body = {"resolution": resolution, "reason": asked.required("reason", "The reason")}
