@@ -495,5 +495,5 @@ def wall_clock_ms() -> int:
 
 
 def engine_of(sessions: sessionmaker[Session]) -> Engine:
-    """Return the engine of a session factory; raise `ClientMistake` for other objects."""
+    """Return the engine of a session factory. Raises `ClientMistake` for other objects."""
     return session_from(sessions).get_bind().engine

@@ -44,14 +44,14 @@ LEVELS_MS: Final[tuple[int, ...]] = tuple(
 
 
 def whole_number(name: str, value: str) -> int:
-    """Return the non-negative integer value of a property; raise `IllegalDeliveryTime`."""
+    """Return the non-negative integer value of a property. Raises `IllegalDeliveryTime`."""
     if not is_number(value):
         raise IllegalDeliveryTime(f"{name} is {shown(value)}; it must be a whole number, 0 or more.")
     return int(value)
 
 
 def wall_ms(name: str, value: str) -> int:
-    """Return the value of a property in milliseconds since 1970; raise `IllegalDeliveryTime`."""
+    """Return the value of a property in milliseconds since 1970. Raises `IllegalDeliveryTime`."""
     time_ms = whole_number(name, value)
     if time_ms < WALL_MS_MIN:
         raise IllegalDeliveryTime(

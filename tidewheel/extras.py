@@ -54,7 +54,7 @@ def require(*extras: str) -> None:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Import libraries of an extra; raise `LibraryMissing` if a library is not installed."""
+    """Import libraries of an extra. Raises `LibraryMissing` if a library is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -216,7 +216,7 @@ Made = TypeVar("Made")
 
 
 def made_of(row: Row[Any], make: Callable[[Row[Any]], Made]) -> Made:
-    """Return the message of a row; raise `ClientMistake` if the row cannot be read."""
+    """Return the message of a row. Raises `ClientMistake` if the row cannot be read."""
     try:
         return make(row)
     except (ValueError, TypeError, LookupError) as error:

@@ -190,7 +190,7 @@ def refuse_unstorable(value: object, field: str) -> None:
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """Return the fields of a message of the official client; raise `ClientMistake`."""
+    """Return the fields of a message of the official client. Raises `ClientMistake`."""
     if not hasattr(message, "lite_topic"):
         raise ClientMistake(
             f"It takes a NewMessage, or a Message of the official client, and this is {kind_of(message)}: "

@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 def rules_of(role: Role, user: str, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> list[Rule]:
-    """Return the rules of a role; raise `ClientMistake` for unexpected or missing names."""
+    """Return the rules of a role. Raises `ClientMistake` for unexpected or missing names."""
     if role is not Role.OPERATOR and (topics or groups):
         raise ClientMistake(
             f"A {role} has its rights on all topics and groups: leave out --topic and --group."

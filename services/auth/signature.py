@@ -79,7 +79,7 @@ class Signed(NamedTuple):
 
 @lru_cache(maxsize=PARSED_MAX)
 def parse(authorization: str, date: str) -> Signed:
-    """Parse the two headers of a call; raise `Refused`."""
+    """Parse the two headers of a call. Raises `Refused`."""
     # blanks around a field value are not part of it (RFC 9110, 5.5)
     authorization = authorization.strip(" \t")
     if not authorization:

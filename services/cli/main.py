@@ -94,7 +94,7 @@ Completion in your shell:  tidewheel --install-completion. Which version:  tidew
 
 
 def run(arguments: list[str]) -> None:
-    """Run the command line; raise `LibraryMissing` if a library of an extra is not installed."""
+    """Run the command line. Raises `LibraryMissing` if a library of an extra is not installed."""
     from services.cli.root import root
 
     if arguments[:1] not in LOGGING and any(name.startswith(VARIABLE_PREFIX) for name in os.environ):

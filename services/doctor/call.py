@@ -62,7 +62,7 @@ class Frame(NamedTuple):
 
 
 def call(connected: socket.socket, authority: str, path: str, message: bytes, fields: Fields) -> bytes:
-    """Send a message and return the reply; raise `CallFailed`."""
+    """Send a message and return the reply. Raises `CallFailed`."""
     until = time.monotonic() + SECONDS
     try:
         connected.settimeout(SECONDS)

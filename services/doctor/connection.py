@@ -156,7 +156,7 @@ class Connection:
 
     @contextmanager
     def opened(self) -> Iterator[socket.socket]:
-        """Connect to the broker, without TLS if it allows plaintext; raise OSError."""
+        """Connect to the broker, without TLS if it allows plaintext. Raises OSError."""
         with self._dial() as plain:
             if "plaintext" in self.speaks:
                 yield plain

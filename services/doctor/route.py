@@ -54,7 +54,7 @@ def examined(connection: Connection, question: Question) -> Iterator[Finding]:
 
 
 def query_route(connection: Connection, question: Question) -> service.QueryRouteResponse:
-    """Return the answer to a route query; raise `CallFailed`."""
+    """Return the answer to a route query. Raises `CallFailed`."""
     host, port = connection.address
     request = service.QueryRouteRequest(
         topic=wire.Resource(name=question.topic),

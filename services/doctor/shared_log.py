@@ -43,7 +43,7 @@ AFTER_LOSS: Final = (
 
 
 def examined(url: str) -> Iterator[Finding]:
-    """Repeat the steps of a node that connects to the shared log; raise `ConfigurationError`."""
+    """Repeat the steps of a node that connects to the shared log. Raises `ConfigurationError`."""
     with closing(engine_of(url)) as engine:
         shown = without_password(url)
         try:

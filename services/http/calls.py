@@ -62,7 +62,7 @@ class HttpCalls:
         self._opener = opener(tls, self._proxy)
 
     def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
-        """Return the answer to a request; raise `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
+        """Return the answer to a request. Raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
         headers = {"User-Agent": self._program}
         if body is not None:
             headers["Content-Type"] = JSON

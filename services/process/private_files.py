@@ -39,7 +39,7 @@ def key_of(store: Path) -> Path:
 
 
 def auth_key(path: Path, may_make: bool) -> bytes:
-    """Return the key in a file, and create it if `may_make` is set; raise `ConfigurationError`."""
+    """Return the key in a file, and create it if `may_make` is set. Raises `ConfigurationError`."""
     if not may_make and not path.exists():
         raise WrongKey(f"{path} is missing. Put it back, or give the file with --auth-key.")
     if not path.exists() and path.name == KEY_FILE:
@@ -55,7 +55,7 @@ def auth_key(path: Path, may_make: bool) -> bytes:
 
 
 def http_token(path: Path) -> str:
-    """Return the token in a file, and create it if the file is missing; raise `ConfigurationError`."""
+    """Return the token in a file, and create it if the file is missing. Raises `ConfigurationError`."""
     text = content_of(path, lambda: secrets.token_urlsafe(TOKEN_BYTES), "--http-token")
     if not _TOKEN.fullmatch(text):
         raise ConfigurationError(
@@ -77,7 +77,7 @@ def content_of(path: Path, make: Callable[[], str], flag: str) -> str:
 
 
 def keep_from_repositories(folder: Path) -> None:
-    """Create a `.gitignore` that excludes a folder from git repositories; raise `ConfigurationError`."""
+    """Create a `.gitignore` that excludes a folder from git repositories. Raises `ConfigurationError`."""
     content_of(folder / IGNORED, lambda: "*", "--store")
 
 

@@ -57,12 +57,12 @@ class Failing:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text; raise `StdoutFailed`, or BrokenPipeError."""
+        """Write a text. Raises `StdoutFailed`, or BrokenPipeError."""
         with self._failing():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush the stream; raise `StdoutFailed`, or BrokenPipeError."""
+        """Flush the stream. Raises `StdoutFailed`, or BrokenPipeError."""
         with self._failing():
             self._stream.flush()
 

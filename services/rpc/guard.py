@@ -55,7 +55,7 @@ class Guard:
         self._access, self._refusals, self._clock = access, refusals, clock
 
     def admit(self, rpc: str, request: Any, caller: Caller) -> Caller:
-        """Return the caller with its user; raise `Unauthorized` or `Forbidden`."""
+        """Return the caller with its user. Raises `Unauthorized` or `Forbidden`."""
         user = self._user_of(rpc, caller)
         self.check(rpc, request, user, caller.host)
         return replace(caller, user=user, client_id=f"{user}/{caller.client_id}")

@@ -55,13 +55,13 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, request: Any, caller: Caller) -> Any:
-        """Return the status; raise `Refused` for an unknown service."""
+        """Return the status. Raises `Refused` for an unknown service."""
         if request.service not in KNOWN:
             raise Refused(Status.NOT_FOUND, f"No service {request.service!r} is served here.")
         return health_pb2.HealthCheckResponse(status=self._status)
 
     async def watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
-        """Yield the current status and each change; raise `Refused` if there are too many watches."""
+        """Yield the current status and each change. Raises `Refused` if there are too many watches."""
         if self._watch_count >= limits.WATCHES_MAX:
             raise Refused(Status.RESOURCE_EXHAUSTED, f"{limits.WATCHES_MAX} watch already. Ask by Check.")
         self._watch_count += 1

@@ -55,7 +55,7 @@ def check_exposure(settings: ServeSettings) -> None:
 
 
 def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[], int]) -> Authentication:
-    """Return the access control of both ports; raise `ConfigurationError` for an invalid key or token."""
+    """Return the access control of both ports. Raises `ConfigurationError` for an invalid key or token."""
     refusals = Refusals(clock)
     # a key in the store of a node would not be shared with other nodes
     if settings.auth_key or not settings.cluster:
@@ -68,7 +68,7 @@ def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[]
 
 
 def http_demands(settings: ServeSettings) -> Demands:
-    """Return the requirements of the HTTP interface; raise `ConfigurationError` for an invalid token."""
+    """Return the requirements of the HTTP interface. Raises `ConfigurationError` for an invalid token."""
     token = http_token(settings.http_token) if settings.http_token else ""
     return Demands(token, http_names(settings))
 

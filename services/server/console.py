@@ -46,7 +46,7 @@ class ConsoleProcess:
         self._one_at_a_time = asyncio.Lock()
 
     async def link(self, signs_in: bool) -> str:
-        """Return the URL of the console, and start it if necessary; raise `ConsoleFailed`."""
+        """Return the URL of the console, and start it if necessary. Raises `ConsoleFailed`."""
         try:
             async with self._one_at_a_time, asyncio.timeout(START_SECONDS):
                 if self._process is None or self._process.returncode is not None:

@@ -62,7 +62,7 @@ class Nightly:
     is_first_now: bool = False
 
     def trigger(self) -> CronTrigger:
-        """Return the trigger; raise `ConfigurationError` for an invalid time or zone."""
+        """Return the trigger. Raises `ConfigurationError` for an invalid time or zone."""
         found = _CLOCK.fullmatch(self.at)
         if found is None:
             raise ConfigurationError(f"--at is {self.at!r}: write it as 02:00.")
@@ -70,7 +70,7 @@ class Nightly:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone; raise `ConfigurationError`."""
+    """Return a time zone. Raises `ConfigurationError`."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -148,7 +148,7 @@ def next_time(trigger: CronTrigger) -> datetime:
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Lock the folder for this scheduler; raise `ConfigurationError`, `RefusedByState`."""
+    """Lock the folder for this scheduler. Raises `ConfigurationError`, `RefusedByState`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / "scheduler.lock", "ab")  # noqa: SIM115  closed below, after the whole block
@@ -166,7 +166,7 @@ def lock(out: Path) -> Iterator[None]:
 
 @contextmanager
 def measuring(nightly: Nightly) -> Iterator[Address | None]:
-    """Serve the metrics if an address is given; raise `PortTaken`."""
+    """Serve the metrics if an address is given. Raises `PortTaken`."""
     if nightly.metrics is None:
         yield None
         return

@@ -223,7 +223,7 @@ def noop() -> None:
 
 
 def check_settings(settings: ServeSettings) -> None:
-    """Validate the settings of a node; raise `ConfigurationError`."""
+    """Validate the settings of a node. Raises `ConfigurationError`."""
     if not settings.node:
         raise ConfigurationError(
             "--cluster needs --node NAME: the name of this node, its own in the cluster."

@@ -38,7 +38,7 @@ class Api(Protocol):
         """The address that is called."""
 
     def get(self, *path: str) -> Any:
-        """Return a JSON answer; raise `TidewheelError`."""
+        """Return a JSON answer. Raises `TidewheelError`."""
 
     def probe(self, path: str) -> tuple[int, str]:
         """Return status and text, regardless of the status."""
@@ -106,7 +106,7 @@ def leading(nodes: Mapping[str, Any]) -> str:
 
 
 def ready(api: Api) -> tuple[int, str]:
-    """Return status and text of `/readyz`; raise `BrokerUnreachable` if the server is not Tidewheel."""
+    """Return status and text of `/readyz`. Raises `BrokerUnreachable` if the server is not Tidewheel."""
     status, text = api.probe("/readyz")
     if status == NOT_READY or (status == READY and text.startswith("ready\n")):
         return status, text
@@ -117,7 +117,7 @@ def ready(api: Api) -> tuple[int, str]:
 
 
 def metrics(api: Api) -> str:
-    """Return the text of `/metrics`; raise `NotFound` for any other status."""
+    """Return the text of `/metrics`. Raises `NotFound` for any other status."""
     status, text = api.probe("/metrics")
     if status != READY:
         raise NotFound(f"/metrics ends with {status}.")

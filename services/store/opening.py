@@ -109,7 +109,7 @@ def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
 
 
 def _format_of(disk: Overlay, name: str) -> Format:
-    """Return the format of the store; raise `NotAStore`, `StoreTooNew` or `StoreTooOld`."""
+    """Return the format of the store. Raises `NotAStore`, `StoreTooNew` or `StoreTooOld`."""
     try:
         found = store_format.read(disk)
     except (NotAStore, StoreTooNew, StoreTooOld) as error:

@@ -120,7 +120,7 @@ def plan(store: OpenStore, now_ms: int, progress: Progress = unseen, gives_up: b
 
 @contextmanager
 def locked(root: Path) -> Iterator[OpenStore]:
-    """Lock the store in folder `root` and yield it; raise `StoreLocked`, `StoreError`."""
+    """Lock the store in folder `root` and yield it. Raises `StoreLocked`, `StoreError`."""
     open_store(root)
     lock = StoreLock(root)
     lock.acquire()

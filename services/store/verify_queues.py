@@ -307,7 +307,7 @@ def _of_mark(store: OpenStore) -> Iterator[Finding]:
 
 
 def names_of(store: OpenStore, topic: str, queue_id: int) -> list[str]:
-    """Return the names of the files of a queue; raise OSError or `StoreError`."""
+    """Return the names of the files of a queue. Raises OSError or `StoreError`."""
     return [name for name in store.files.list(_folder(topic, queue_id)) if name.isdigit()]
 
 

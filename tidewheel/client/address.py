@@ -65,7 +65,7 @@ class Broker:
         return proxy_of(url, has_token=bool(self.token))
 
     def tls(self) -> ssl.SSLContext:
-        """Return a TLS context that trusts the configured certificates; raise `ConfigurationError`."""
+        """Return a TLS context that trusts the configured certificates. Raises `ConfigurationError`."""
         try:
             context = ssl.create_default_context(cafile=self.authorities or None)
         except OSError as error:  # SSLError is a subclass of OSError
@@ -80,7 +80,7 @@ class Broker:
 
 
 def broker(url: str | None, token: str | None, authorities: str | None) -> Broker:
-    """Return the broker given by the arguments or the environment; raise `ConfigurationError`."""
+    """Return the broker given by the arguments or the environment. Raises `ConfigurationError`."""
     name = "url" if url is not None else "TIDEWHEEL_HTTP"
     if not isinstance(url, str | None):
         raise ConfigurationError(f"{name} is a {type(url).__name__}: write it as {_EXAMPLE}.")

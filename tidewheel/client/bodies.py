@@ -67,7 +67,7 @@ def _text_fields(text: str) -> dict[str, str]:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON; raise `ClientMistake` if the value cannot be represented in JSON."""
+    """Return a value as JSON. Raises `ClientMistake` if the value cannot be represented in JSON."""
     if value is None:
         raise ClientMistake("The body is None: a message has a body; for JSON's null send the text 'null'.")
     if hasattr(value, "model_dump_json"):
@@ -89,7 +89,7 @@ def body_of(fields: Mapping[str, Any]) -> bytes:
 
 
 def text_of(body: bytes) -> str:
-    """Decode a body as UTF-8; raise `ClientMistake` if it is not valid UTF-8."""
+    """Decode a body as UTF-8. Raises `ClientMistake` if it is not valid UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:

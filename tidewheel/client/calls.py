@@ -393,7 +393,7 @@ def extend(group: str, handle: str, lease: Span) -> Steps[str]:
 
 
 def ack_one(group: str, handle: str) -> Steps[None]:
-    """Acknowledge a lease; raise `InvalidReceiptHandle` if it has ended."""
+    """Acknowledge a lease. Raises `InvalidReceiptHandle` if it has ended."""
     [error] = yield from ack(group, [handle])
     if error is not None:
         raise error

@@ -128,7 +128,7 @@ class Client:
         return self._shell.run(self._calls.send(NewMessage(topic, body, **options)))
 
     def send_many(self, messages: Iterable[NewMessage]) -> list[Sent]:
-        """Send messages in batches; raise `SomeRefused` if a message was not sent."""
+        """Send messages in batches. Raises `SomeRefused` if a message was not sent."""
         return self._shell.run(self._calls.send_many(messages))
 
     def timer(self, topic: str, key: str) -> Timer[TimerResult]:

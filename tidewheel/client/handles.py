@@ -71,7 +71,7 @@ class Message(Generic[Done]):
 
     @property
     def text(self) -> str:
-        """The body as text; raise `ClientMistake` if the body is not valid UTF-8."""
+        """The body as text. Raises `ClientMistake` if the body is not valid UTF-8."""
         return text_of(self._delivery.bytes)
 
     @overload

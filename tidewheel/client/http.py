@@ -50,7 +50,7 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def library() -> Any:
-    """Return httpx2 or httpx; raise `LibraryMissing` if neither is installed."""
+    """Return httpx2 or httpx. Raises `LibraryMissing` if neither is installed."""
     for name in LIBRARIES:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:  # a namespace package has no origin
@@ -71,7 +71,7 @@ def arguments_of(httpx: Any, broker: Broker) -> dict[str, Any]:
 
 
 def opened(kind: Callable[..., Any], httpx: Any, broker: Broker) -> Any:
-    """Open a connection pool; raise `ConfigurationError` if a proxy from the environment cannot be used."""
+    """Open a connection pool. Raises `ConfigurationError` if a proxy from the environment cannot be used."""
     arguments = arguments_of(httpx, broker)
     try:
         return kind(**arguments)
@@ -151,7 +151,7 @@ class Line:
     """State of a transport: the current broker address and the request parameters."""
 
     def __init__(self, broker: Broker, timeout_s: float) -> None:
-        """Create the state; raise `ConfigurationError` if the timeout is out of range."""
+        """Create the state. Raises `ConfigurationError` if the timeout is out of range."""
         is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
         if not (is_number and 0 < timeout_s <= TIMEOUT_SECONDS_MAX):
             raise ConfigurationError(

@@ -15,14 +15,14 @@ _SHOWN_CHARACTERS = 80
 
 
 def text(value: object, field: str) -> str:
-    """Return a str unchanged; raise `ClientMistake` with the field name for a value of another type."""
+    """Return a str unchanged. Raises `ClientMistake` with the field name for a value of another type."""
     if not isinstance(value, str):
         raise ClientMistake(f"{field} is {value!r:.{_SHOWN_CHARACTERS}}: give a text.")
     return value
 
 
 def namespace_of(value: object) -> str:
-    """Return a namespace; raise `ConfigurationError` if it is not a str or contains '%'."""
+    """Return a namespace. Raises `ConfigurationError` if it is not a str or contains '%'."""
     if not isinstance(value, str) or "%" in value:
         raise ConfigurationError(
             f"namespace is {value!r:.{_SHOWN_CHARACTERS}}: give a text without '%', which ends a namespace."
@@ -31,7 +31,7 @@ def namespace_of(value: object) -> str:
 
 
 def in_path(group: object) -> str:
-    """Return a group name quoted for a URL path; raise `ClientMistake` if the name is invalid."""
+    """Return a group name quoted for a URL path. Raises `ClientMistake` if the name is invalid."""
     name = text(group, "group")
     if "/" in name or not name.strip("."):
         raise ClientMistake(

@@ -88,7 +88,7 @@ def own_lines(error: Exception) -> str:
 
 
 def found(target: str) -> Worker:
-    """Import MODULE:NAME and return the worker; raise `ConfigurationError`."""
+    """Import MODULE:NAME and return the worker. Raises `ConfigurationError`."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ConfigurationError(f"{target!r} is no worker: write MODULE:NAME, such as shop.messages:worker.")
@@ -126,7 +126,7 @@ def no_module(name: str) -> ConfigurationError:
 
 
 def set_concurrency(worker: Worker, concurrency: int) -> None:
-    """Set the concurrency of each consumer; raise `ConfigurationError`."""
+    """Set the concurrency of each consumer. Raises `ConfigurationError`."""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise ConfigurationError(f"--concurrency is {concurrency}: give 1 to {CONCURRENCY_MAX}.")
     worker.consumers[:] = [replace(one, concurrency=concurrency) for one in worker.consumers]

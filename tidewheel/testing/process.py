@@ -60,7 +60,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the broker; raise `BrokerFailed` if it was never started."""
+        """The process id of the broker. Raises `BrokerFailed` if it was never started."""
         return self._started().pid
 
     def start(self) -> None:

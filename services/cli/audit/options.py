@@ -75,7 +75,7 @@ def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: 
 
 
 def width_ms(window: str) -> int:
-    """Return the width of windows in milliseconds; raise `ConfigurationError`."""
+    """Return the width of windows in milliseconds. Raises `ConfigurationError`."""
     width = parse_ms(window, "--window")
     if not width:
         raise ConfigurationError(f"--window is {window!r}: a window has a width, such as 5m.")
@@ -83,7 +83,7 @@ def width_ms(window: str) -> int:
 
 
 def refuse_seal_of_part(has_seal: bool, from_: str, to: str) -> None:
-    """Refuse to seal by a run over only some of the orders; raise `ConfigurationError`."""
+    """Refuse to seal by a run over only some of the orders. Raises `ConfigurationError`."""
     if has_seal and (from_ or to):
         raise ConfigurationError(
             "--seal needs all orders, and --from and --to leave some out. Leave out the one or the others."

@@ -77,7 +77,7 @@ def show(
 
 
 def run_to_show(out: Path, run_id: str) -> Run:
-    """Return a run by its id; raise `NotFound`, which explains the option --order."""
+    """Return a run by its id. Raises `NotFound`, which explains the option --order."""
     from spark_jobs.runs import run_of
 
     try:

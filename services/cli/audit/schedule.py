@@ -63,7 +63,7 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
 
 def address(text: str) -> Address | None:
-    """Return the address for metrics; raise `ConfigurationError`."""
+    """Return the address for metrics. Raises `ConfigurationError`."""
     from services.settings.config import parse_address
     from tidewheel.errors import ConfigurationError
 

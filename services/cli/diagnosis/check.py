@@ -98,7 +98,7 @@ def check(
 
 
 def limits_of(what: str, warn: str, crit: str) -> Limits:
-    """Return the limits of a check; raise `UnknownChoice`, `ConfigurationError`."""
+    """Return the limits of a check. Raises `UnknownChoice`, `ConfigurationError`."""
     if what not in CHECKS:
         raise UnknownChoice(f"There is no check {what!r}. Give one of: {', '.join(CHECKS)}.")
     given = [limit(what, text, flag) for text, flag in ((warn, "--warn"), (crit, "--crit"))]
@@ -109,7 +109,7 @@ def limits_of(what: str, warn: str, crit: str) -> Limits:
 
 
 def limit(what: str, text: str, flag: str) -> tuple[Unit, float] | None:
-    """Return a limit, or None if it is not given; raise `ConfigurationError`."""
+    """Return a limit, or None if it is not given. Raises `ConfigurationError`."""
     if not text:
         return None
     try:

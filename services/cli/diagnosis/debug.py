@@ -208,7 +208,7 @@ def store_of(place: Place) -> Path:
 
 
 def checkpoints(store: Path) -> dict[str, Any]:
-    """Return the checkpoints of a store: name, age and size; raise OSError."""
+    """Return the checkpoints of a store: name, age and size. Raises OSError."""
     if not (store / layout.COMMITLOG).is_dir():
         raise FileNotFoundError(f"{store} is no store on this machine: name it with --store")
     found = []

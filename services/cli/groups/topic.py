@@ -132,7 +132,7 @@ def create(
 
 
 def names_of(said: list[str]) -> Iterator[str]:
-    """Yield the topic names from the arguments, files or stdin; raise `InputUnreadable`."""
+    """Yield the topic names from the arguments, files or stdin. Raises `InputUnreadable`."""
     for one in said:
         if one == "-" or one.startswith("@"):
             yield from filter(None, map(str.strip, text_of(one).splitlines()))
@@ -141,7 +141,7 @@ def names_of(said: list[str]) -> Iterator[str]:
 
 
 def text_of(said: str) -> str:
-    """Return the content of stdin (-) or a file (@FILE); raise `InputUnreadable`."""
+    """Return the content of stdin (-) or a file (@FILE). Raises `InputUnreadable`."""
     try:
         return sys.stdin.read() if said == "-" else Path(said[1:]).read_text()
     except (OSError, ValueError) as error:

@@ -91,7 +91,7 @@ def send(
 
 
 def parse_delay_ms(text: str) -> int:
-    """Parse --in; raise `ConfigurationError`."""
+    """Parse --in. Raises `ConfigurationError`."""
     try:
         return parse_ms(text, "--in")
     except ConfigurationError as error:
@@ -129,7 +129,7 @@ def verdict_text(verdict: dict[str, Any]) -> str:
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE arguments; raise `IllegalProperty`, also for a duplicate name."""
+    """Parse NAME=VALUE arguments. Raises `IllegalProperty`, also for a duplicate name."""
     found = dict[str, str]()
     for name, value in map(pair, texts):
         if name in found:
@@ -139,7 +139,7 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Parse NAME=VALUE; raise `IllegalProperty`."""
+    """Parse NAME=VALUE. Raises `IllegalProperty`."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise IllegalProperty(f"--property is {text!r}: write it as NAME=VALUE.")

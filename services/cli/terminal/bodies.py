@@ -32,7 +32,7 @@ def body_fields(said: str) -> dict[str, str]:
 
 
 def body_text(said: str, bytes_max: int = limits.BODY_BYTES_MAX) -> str:
-    """Return the body as text; raise `InputUnreadable` or `BodyTooLarge`."""
+    """Return the body as text. Raises `InputUnreadable` or `BodyTooLarge`."""
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):
@@ -62,7 +62,7 @@ def read(source: AbstractContextManager[BinaryIO], where: str, bytes_max: int) -
 
 
 def decoded(body: bytes, where: str, bytes_max: int) -> str:
-    """Decode a body as UTF-8; raise `InputUnreadable` or `BodyTooLarge`."""
+    """Decode a body as UTF-8. Raises `InputUnreadable` or `BodyTooLarge`."""
     if len(body) > bytes_max:
         raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes. {ELSEWHERE}")
     try:

@@ -16,7 +16,7 @@ def parse_moment_ms(text: str, flag: str) -> int:
 
 
 def parse_past_ms(text: str, flag: str) -> int:
-    """Return a time in the past in milliseconds, local if it has no zone; raise `ConfigurationError`."""
+    """Return a time in the past in milliseconds, local if it has no zone. Raises `ConfigurationError`."""
     try:
         return moments.past_ms(text, now_ms(), is_local=True)
     except ValueError as error:

@@ -252,7 +252,7 @@ def wall(at_ms: str | None, zone: str) -> str:
 
 
 def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
-    """Parse a time like all commands, but in a given time zone; raise `ConfigurationError`."""
+    """Parse a time like all commands, but in a given time zone. Raises `ConfigurationError`."""
     if text is None:
         return None
     try:

@@ -403,7 +403,7 @@ class Named:
     handle: str
 
     def given(self) -> dict[str, Any]:
-        """Return the fields of a request; raise `ConfigurationError` unless exactly one name is given."""
+        """Return the fields of a request. Raises `ConfigurationError` unless exactly one name is given."""
         names = {"key": self.key, "id": self.id, "handle": self.handle}
         given = {name: value for name, value in names.items() if value}
         if len(given) != 1:

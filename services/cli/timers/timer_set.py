@@ -120,7 +120,7 @@ def format_of(source: str) -> Format:
 
 
 def rows_of(source: str, format_: Format, topic: str) -> Iterator[Row]:
-    """Yield the rows of a file or stdin; raise `InputUnreadable` if it cannot be read."""
+    """Yield the rows of a file or stdin. Raises `InputUnreadable` if it cannot be read."""
     try:
         with opened(source) as file:
             read, is_empty = csv_rows if format_ is Format.CSV else json_rows, True

@@ -256,7 +256,7 @@ def policy(
 
 
 def ids_of(api: Api, topic: str, named: str) -> list[str]:
-    """Return a transaction id, or the ids of a key's transactions; raise `ConfigurationError`, `NotFound`."""
+    """Return a transaction id or a key's transaction ids. Raises `ConfigurationError` or `NotFound`."""
     if not topic and not ID.fullmatch(named):
         raise ConfigurationError(
             f"{named!r} is no transaction id (24 hex digits). To look a key up, give --topic, too."
@@ -285,7 +285,7 @@ def one_id_of(api: Api, topic: str, named: str) -> str:
 
 
 def of_key(api: Api, topic: str, key: str) -> list[dict[str, Any]]:
-    """Return the transactions with a key; raise `NotFound`."""
+    """Return the transactions with a key. Raises `NotFound`."""
     found: list[dict[str, Any]] = api.get("transactions", topic=topic, key=key)["transactions"]
     if not found:
         raise NotFound(f"No transaction of {topic} has the key {key} ({wall(now_ms())}).")

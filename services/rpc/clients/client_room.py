@@ -103,7 +103,7 @@ class ClientRoom:
         self._note_refused = note
 
     def make(self, caller: Caller, now_ms: int) -> None:
-        """Make room for a caller's session; raise `TooManyClients`."""
+        """Make room for a caller's session. Raises `TooManyClients`."""
         for place in places_of(caller.host, caller.connection):
             population = self._populations.get(place)
             if population is not None and len(population.sessions) >= bound_of(place).clients_max:

@@ -49,11 +49,11 @@ class Questions:
         return [session.client_id for session in self._sessions]
 
     def view(self, client_id: str) -> ClientView:
-        """Return a connected client; raise `ClientNotFound`."""
+        """Return a connected client. Raises `ClientNotFound`."""
         return view(self._found(client_id))
 
     async def stack(self, client_id: str) -> str:
-        """Return a thread dump of a client; raise `ClientNotFound` or `ClientSilent`."""
+        """Return a thread dump of a client. Raises `ClientNotFound` or `ClientSilent`."""
         nonce = self._nonce()
         command = PrintThreadStackTraceCommand(nonce=nonce)
         question = TelemetryCommand(print_thread_stack_trace_command=command)
@@ -68,7 +68,7 @@ class Questions:
         return str(Code.Name(answer.status.code))
 
     def reconnect(self, client_id: str) -> None:
-        """Request a client to reconnect; raise `ClientNotFound` or `ClientSilent`."""
+        """Request a client to reconnect. Raises `ClientNotFound` or `ClientSilent`."""
         command = ReconnectEndpointsCommand(nonce=self._nonce())
         self._write(client_id, TelemetryCommand(reconnect_endpoints_command=command))
 

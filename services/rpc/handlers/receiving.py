@@ -217,7 +217,7 @@ def remember(session: Session, answer: Lent) -> None:
 
 
 def batch_size(request: ReceiveMessageRequest) -> int:
-    """Return the maximum number of messages in the answer; raise `ClientMistake` if it is below 1."""
+    """Return the maximum number of messages in the answer. Raises `ClientMistake` if it is below 1."""
     if request.batch_size < 1:
         raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
     return min(request.batch_size, RECEIVE_BATCH_MAX)

@@ -287,7 +287,7 @@ class CallRefused(Exception):
 
 
 def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
-    """Return the caller; raise `NoClientId` if a RocketMQ call has no client id."""
+    """Return the caller. Raises `NoClientId` if a RocketMQ call has no client id."""
     if rpc.has_status and not caller.client_id:
         raise NoClientId
     return caller

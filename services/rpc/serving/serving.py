@@ -145,7 +145,7 @@ class Serving:
                 yield reply.SerializeToString()
 
     def _caller_of(self, connection: Connection, head: Head) -> Caller:
-        """Return the caller from the header fields and the connection; raise `Refused`."""
+        """Return the caller from the header fields and the connection. Raises `Refused`."""
         kept = connection.callers.get(id(head.fields))
         if kept is not None and kept[0] is head.fields:
             caller: Caller = kept[1]
@@ -213,7 +213,7 @@ async def parsed(rpc: Streaming, messages: AsyncIterator[bytes]) -> AsyncGenerat
 
 
 def request_of(rpc: Rpc, message: bytes) -> Any:
-    """Parse a request; raise `Refused` if it is malformed or has too many fields."""
+    """Parse a request. Raises `Refused` if it is malformed or has too many fields."""
     if has_too_many_fields(message, rpc.request.DESCRIPTOR):
         raise Refused(Status.RESOURCE_EXHAUSTED, TOO_MANY)
     try:
@@ -238,6 +238,6 @@ def constant_caller(connection: Connection, fields: Mapping[str, str], origin: O
 
 
 def with_deadline(caller: Caller, head: Head) -> Caller:
-    """Return the caller with the remaining time of its call; raise `Refused`."""
+    """Return the caller with the remaining time of its call. Raises `Refused`."""
     timeout = head.get("grpc-timeout")
     return replace(caller, seconds_left=parse_timeout(timeout)) if timeout else caller

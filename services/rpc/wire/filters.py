@@ -8,7 +8,7 @@ from services.rpc.generated import definition_pb2 as wire
 
 
 def wanted(expression: wire.FilterExpression) -> Filter:
-    """Parse the filter of a client; raise `IllegalFilter`."""
+    """Parse the filter of a client. Raises `IllegalFilter`."""
     if expression.type == wire.FilterType.SQL:
         return parse_sql(expression.expression)
     return parse_tags(expression.expression)

@@ -22,7 +22,7 @@ CHARACTERS_KEPT_MAX = 2 * limits.TOPIC_CHARACTERS_MAX
 
 
 def stored_name(resource: Resource) -> str:
-    """Return the stored name of a topic or a group; raise `IllegalTopic`."""
+    """Return the stored name of a topic or a group. Raises `IllegalTopic`."""
     namespace, name = resource.resource_namespace, resource.name
     if not namespace or not name:
         return name[:CHARACTERS_KEPT_MAX]
