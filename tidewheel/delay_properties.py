@@ -5,11 +5,11 @@ language and version can delay messages. Names and units are those of RocketMQ a
 
 | property             | value                                   | due                       |
 |----------------------|-----------------------------------------|---------------------------|
-| `__STARTDELIVERTIME` | milliseconds since 1970                 | then                      |
-| `TIMER_DELIVER_MS`   | milliseconds since 1970                 | then                      |
-| `TIMER_DELAY_SEC`    | seconds                                 | so long after it came in  |
-| `TIMER_DELAY_MS`     | milliseconds                            | so long after it came in  |
-| `DELAY`              | a level of RocketMQ 4, 1 to 18; 0: none | that pause after it came  |
+| `__STARTDELIVERTIME` | milliseconds since 1970                 | at this time              |
+| `TIMER_DELIVER_MS`   | milliseconds since 1970                 | at this time              |
+| `TIMER_DELAY_SEC`    | seconds                                 | this long after arrival   |
+| `TIMER_DELAY_MS`     | milliseconds                            | this long after arrival   |
+| `DELAY`              | RocketMQ 4 delay level 1 to 18, 0: none | the delay of this level   |
 
 Rules:
 - A value consists of digits only (`whole_number`); any other value is refused.

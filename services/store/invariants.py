@@ -1,10 +1,11 @@
 """Invariants between the records of a log, which must hold after any crash.
 
-    every half is ended at most once      every end names a half that is or was there
-    every timer ends at most once         every end names a timer that is or was there (`commitlog.kinds` says
-                                          which records end one)
-    no delivery before its due time       queue offsets go up by one; a gap only where damage took a record
-    epochs ascend
+    half messages    ended at most once, and every end refers to an existing or earlier half message
+    timers           ended at most once, and every end refers to an existing or earlier timer
+                     (`commitlog.kinds` defines the records that end a timer)
+    deliveries       not before the due time
+    queue offsets    increase by one, except where a record is damaged
+    epochs           never decrease
 
 They are checked by `verify`, and by the simulation for every log that it creates. References to records that
 were damaged, deleted by retention, or imported from another broker are not checked. Memory: a few integers

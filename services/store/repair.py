@@ -1,18 +1,18 @@
 """`store repair`: rebuilds derived data, and moves unrecoverable data to quarantine.
 
-    damaged                    done about it
-    queues, key index          deleted and made anew from the log, as a start does
-    a snapshot                 moved to quarantine; a new one is written
-    bytes of the log           copied to `quarantine/<first>-<end>`, so that this damage is known from
-                               then on; the log keeps them: what is around them stays where it is
-    the files durable, format  written anew, as a start does
-    names or ends of timers    written again, if all their facts can be read; else made of what is left, but
-                               only if asked to give the rest up: see `services.store.repair_facts`
-    a partition of timers      as a broker does while it runs (`services.broker.timers.timer_repair`): what
-                               the log or an older file has is rebuilt, the rest ends as UNREADABLE and is
-                               told
-    a keep file                nothing: only a backup has its records; halves that nobody has any more are
-                               rolled back by the next start
+    damaged                    action
+    queues, key index          deleted and rebuilt from the log, as at a start
+    snapshot                   moved to quarantine, and a new snapshot is written
+    bytes of the log           copied to `quarantine/<first>-<end>`, which marks this damage as known. The
+                               log is not changed, so its other records keep their offsets
+    files durable, format      rewritten, as at a start
+    names or ends of timers    rewritten if all their facts can be read. Otherwise rebuilt from the remaining
+                               data, but only on request: see `services.store.repair_facts`
+    partition of timers        repaired as by a running broker (`services.broker.timers.timer_repair`):
+                               timers in the log or an older file are rebuilt, and the others end as
+                               UNREADABLE and are reported
+    keep file                  not repaired, because only a backup has its records. The next start rolls back
+                               the lost half messages
 
 The store's lock is held, so no broker can run at the same time. Data in damaged bytes is lost, and the loss
 is reported.

@@ -1,8 +1,8 @@
 """Repair of the names and ends of timers.
 
-    damaged                                        done about it
-    head, fences or filter, all blocks sound       the run is written again as it was (`mend`)
-    blocks, or the file is gone                    only if asked: `give_up`
+    damaged                                        action
+    head, fences or filter, but no block           the run is rewritten without loss (`mend`)
+    blocks, or the file is missing                 `give_up`, only on request
 
 After retention has deleted the records, the content of lost blocks exists nowhere else, so it is given up
 only at the operator's request. `give_up` then writes new runs from the remaining data:

@@ -1,13 +1,13 @@
 """`store verify`: verifies the parts of a store against each other and reports damage.
 
-    log         every record: its CRC, its own place; blanks; what lies behind the end
-    rules       `services.store.invariants`: halves, timers and their ends, queue offsets
-    queues      every entry against its record
-    key index   every block of every run, and how many keys it holds
-    timers      every batch and record of the partitions, every block of names and ends; each timer of the
-                log waits in just one place or has ended
-    snapshots   CRC, and the same state when the log is folded again
-    keep files  every kept record; nothing pending without its record
+    log         the CRC and the offset of every record, blanks, and the bytes after the end
+    invariants  `services.store.invariants`: half messages, timers and their ends, queue offsets
+    queues      every entry, compared with its record
+    key index   every block of every run, and the number of keys
+    timers      every batch and record of the partitions, and every block of names and ends. Each timer of the
+                log must be pending in exactly one place or have ended
+    snapshots   the CRC, and whether a replay of the log results in the same state
+    keep files  every kept record, and whether every pending item has its record
 
 Nothing is written. Damage is distinguished from informational findings. Cost: two passes over the log, of
 which the second is only for snapshots.

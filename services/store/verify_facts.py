@@ -1,9 +1,10 @@
 """Verification of the names and ends of timers: each run that a snapshot names, block by block.
 
-    run       is there with the head that the snapshot names; every block, the fences and the filter. One that
-              only an older snapshot names may be gone: a start deletes it
-    order     facts ascend, fences name the first of each block, the filter knows them all
-    log       a name or end points at a record of the log that says so, where the log still has it
+    run       exists with the head in the snapshot. Every block, the fences and the filter are sound. A run
+              that only an older snapshot names may be missing, because a start deletes it
+    order     the facts ascend, the fences contain the first fact of each block, and the filter contains all
+              facts
+    log       a name or end refers to a matching record, if the log still has it
 
 Memory: some blocks of a run.
 """

@@ -1,9 +1,9 @@
 """Verification of the timer partition files that a snapshot names, batch by batch and record by record.
 
-    file      is there, and as long as the snapshot counts on; one that only an older snapshot names may be
-              gone (a start deletes it)
-    batch     its CRC, its own place; rows in order, of this slot, as many as the snapshot says
-    record    its CRC; names its timer and its queue; is what the log's record makes, where the log has that
+    file      exists and is at least as long as in the snapshot. A file that only an older snapshot names may
+              be missing, because a start deletes it
+    batch     the CRC and the offset, and the order, the slot and the number of its rows
+    record    the CRC, its timer and its queue, and whether it equals the record built from the log
 
 Memory: one batch. Cost: each record is decoded, and compared with a record built from the log if it is still
 there.

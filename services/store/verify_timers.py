@@ -1,9 +1,9 @@
 """Verification of timers across the log, the partitions, names and ends, and the broker's counts.
 
-a timer that waits    in one place; its record can be read; nothing has ended it
-a timer of the log    waits or has ended
-a timer with a name   waits, or its end is known, as long as the name is kept: else it would be taken for
-                      one that waits
+pending timer        is stored in exactly one place, its record can be read, and it has not ended
+timer of the log     is pending or has ended
+timer with a name    is pending, or its end is stored as long as its name. Otherwise it would be treated as
+                     pending
 """
 
 from __future__ import annotations

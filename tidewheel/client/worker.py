@@ -8,10 +8,10 @@
     worker.run()                                 # until SIGTERM
 
     received --> runs, its lease renewed --> returns -----------> acknowledged
-                                         --> raises ------------> again after a pause
+                                         --> raises ------------> delivered again after a delay
                                          --> raises `dead_on` --> dead letter
-                                         --> stays too long ----> its lease ends; it comes again
-    received, and the worker stops --> given back
+                                         --> takes too long ----> lease expires, delivered again
+    received, but the worker stops --> returned to the broker
 
 Rules
 1. A lease is renewed three times per lease duration, from the receive until the message is ended, for at most
