@@ -5,7 +5,7 @@
         session.add(order)
         outbox.add(session, NewMessage("order-created", {"order": 7}, keys=["order-7"]))
     ...
-    Relay(engine, Client()).run(stop)                # in any process, in as many as you like
+    Relay(engine, Client()).run(stop)                # in any number of processes
 
 RocketMQ's official producer can be used instead of the client, and its messages instead of NewMessage, in any
 combination. Message fields without a column are stored as properties.

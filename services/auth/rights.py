@@ -8,9 +8,9 @@ for any of them.
 
 | verb       | on topics                                        | on groups                       |
 |------------|--------------------------------------------------|---------------------------------|
-| `send`     | send, recall, verbs on its timers                |                                 |
-| `receive`  | receive, acknowledge, give up                    | the same, as this group         |
-| `transact` | send a half, end it, be asked how it ended       |                                 |
+| `send`     | send, recall, operations on its timers           |                                 |
+| `receive`  | receive, acknowledge, forward to dead letters    | the same, as this group         |
+| `transact` | send and end half messages, answer check-backs   |                                 |
 | `view`     | queries of operators over HTTP                   | the same                        |
 | `admin`    | queries and changes of operators over HTTP       | the same                        |
 

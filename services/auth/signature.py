@@ -1,7 +1,7 @@
 """Signatures of official clients, and their verification.
 
     authorization: MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
-    x-mq-date-time: 20261122T060000Z; of the Rust client 2026-11-22T07:00:00.123456789+01:00
+    x-mq-date-time: 20261122T060000Z (Rust client: 2026-11-22T07:00:00.123456789+01:00)
 
 The signature is the HMAC-SHA1 of the date with the secret. No other part of the call is signed, there is no
 nonce, and all calls within one second have the same signature. A replay can therefore be detected only by the

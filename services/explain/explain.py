@@ -5,8 +5,8 @@ that contain the name are found first, then records that only refer to them: che
 their half message by its log offset, timer operations to their timer, and acknowledgements and leases to
 their message by its queue offset.
 
-    name -> records that carry it -> half and timer offsets, places in queues -> records that name those
-         -> events in log order, and for each message how it stands
+    name -> records that contain it -> offsets of halves and timers, queue offsets
+         -> records that refer to them -> events in log order, and the state of each message
 
 The first pass also finds the records that begin epochs of a cluster, so that each event is shown with its
 epoch and leader.

@@ -9,13 +9,13 @@
     timer                      armed                      itself
     ... that names another     moved, replaced            the timer that it names
     cancel verb                cancelled                  the timer that it names
-    message that cancels       cancelled                  the timer that it names, beside its own event
+    message that cancels       cancelled                  the timer that it names, besides its own event
     message of a timer         delivered, fired           itself
     other message              stored, sent back          itself
     dead letter                dead letter                the message that it copies
-    acknowledgement            acknowledged               a message, by its place in a queue
-    lease                      leased, attempt ended      likewise
-    retention, of a purge      discarded                  likewise
+    acknowledgement            acknowledged               a message, by its queue offset
+    lease                      leased, attempt ended      a message, by its queue offset
+    retention, of a purge      discarded                  a message, by its queue offset
 
 A dead letter that an operator redrove or purged is acknowledged by the internal group of the operators (event
 "settled").

@@ -8,10 +8,10 @@ of megabytes of unused memory remained. If the threshold is set explicitly, it i
 
 Measured with 3 million timers due within 18 s, from reading to the last delivery:
 
-    peak RSS  page faults  processor
-    313 MiB   51,000       19.2 s     as glibc comes
-    190       54,000       18.4       one heap for all threads, 8 MiB mapped apart, 32 MiB kept
-    177       275,000      20.4       one heap, 1 MiB, 4 MiB: what each tick and flush uses is faulted in anew
+    peak RSS  page faults  CPU time
+    313 MiB   51,000       19.2 s     glibc defaults
+    190       54,000       18.4       one heap for all threads, 8 MiB mapping threshold, 32 MiB trim threshold
+    177       275,000      20.4       one heap, 1 MiB and 4 MiB: page faults at every tick and flush
 
 Python starts a garbage collection after 700 new objects that are still alive. A batch of messages creates
 thousands, none of which is in a cycle. A collection of 1,000 objects takes a quarter of a millisecond.
@@ -20,9 +20,9 @@ are then frozen and excluded from further collections, regardless of the size of
 each third-generation collection examined all objects since the start (measured: 28 to 34 ms for 150,000
 objects, in one case during a call):
 
-    at the third look    longest look of 256 calls with 1,024 messages each
-    nothing frozen       22 to 34 ms, growing with the heap
-    survivors frozen     2 to 7 ms, however large the heap, where it comes to some 16,000 objects
+    third collection     longest collection during 256 calls with 1,024 messages each
+    nothing frozen       22 to 34 ms, increases with the heap size
+    survivors frozen     2 to 7 ms for about 16,000 objects, independent of the heap size
 
 A slower machine took 14 ms, so a collection now begins after half as many new objects: 8,000 objects took 8
 ms on that machine, and the total time of all calls did not increase.

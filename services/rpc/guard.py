@@ -1,7 +1,7 @@
 """Authentication and authorization of all RPCs of a table.
 
-    headers --> who is it? (services.auth.signature) --> may it? (NEEDS, services.auth.rights) --> handler
-                 no: UNAUTHORIZED                          no: FORBIDDEN
+    headers --> signature (services.auth.signature) --> rights (NEEDS, services.auth.rights) --> handler
+                invalid: UNAUTHORIZED                     missing: FORBIDDEN
 
 Rules:
 - The client id of a caller becomes `<user>/<client id>`. Clients choose their ids, so otherwise a user could

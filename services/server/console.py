@@ -2,10 +2,10 @@
 broker.
 
     broker                                   child: tidewheel console --child
-    starts it            --------------->    listens on a free port of loopback
+    starts it            --------------->    listens on a free loopback port
                          <--- its URL ----   first line of stdout
-    a look at `/`        --- one key ---->   a line of stdin
-                         <--- "taken" ----   a line of stdout; now the link with that key signs in
+    request for `/`      --- a key   ---->   a line of stdin
+                         <--- "taken" ----   a line of stdout. The link with the key is valid now
 
 The child ends when its stdin is closed, which also happens if the broker is killed. If the child has ended,
 the next request starts it again. A slow page affects the broker only through its API requests.

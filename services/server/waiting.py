@@ -1,8 +1,8 @@
 """HTTP service of a node that waits at start because the engine of its shared log is unreachable.
 
-    /livez             alive
-    /api/...           503, what the engine said last, as the error that a node without a leader gives
-    anything else      503, the same as text
+    /livez             200
+    /api/...           503 with the last error of the engine, in the format of a node without a leader
+    other paths        503 with the same error as text
 
 An error that only a person can fix (no cluster, or a store of another cluster) ends the start immediately. A
 wrong password may be in the process of being changed, so the node waits in this case as well.

@@ -5,7 +5,7 @@
                      (`commitlog.kinds` defines the records that end a timer)
     deliveries       not before the due time
     queue offsets    increase by one, except where a record is damaged
-    epochs           never decrease
+    epochs           always increase
 
 They are checked by `verify`, and by the simulation for every log that it creates. References to records that
 were damaged, deleted by retention, or imported from another broker are not checked. Memory: a few integers

@@ -7,9 +7,9 @@ send the requests and sleep during the pauses. There is a transport for threads 
     request --> Answer 2xx ------------------------------------> value
             --> Answer with an error's code --- 503 --> again --> error of that code
             --> Failure UNTAKEN (no connection) ------> again --> BrokerUnreachable
-            --> Failure CROWDED (none is free here) ---> again --> Busy
-            --> Failure CUT (it broke off) -----------> again --> AnswerLost
-            --> Failure LATE (a time-out) ---------------------> AnswerLate
+            --> Failure CROWDED (no free connection) --> again --> Busy
+            --> Failure CUT (connection lost) --------> again --> AnswerLost
+            --> Failure LATE (timeout) ------------------------> AnswerLate
 
 Rules
 1. A request that did not reach a broker is always repeated.

@@ -1,8 +1,8 @@
 """Producer operations for transactions, without I/O. `tidewheel.client.calls` has the other operations.
 
-    begin          POST /api/transactions: a half, a message that is invisible until its commit
+    begin          POST /api/transactions: a half message, which is invisible until its commit
     commit, end    POST /api/transactions/ID/commit, /rollback, or /unknown as the answer to a check-back
-    check_backs    POST /api/transactions/check-backs: waits for questions how transactions ended
+    check_backs    POST /api/transactions/check-backs: waits for check-backs
 
 All operations can be repeated. A half message gets its id before the first attempt, a repeated commit or
 rollback is confirmed, and the broker repeats a check-back if the poll was lost. Applications use the barrier

@@ -3,7 +3,7 @@
 The rules are listed in `tidewheel.client.worker`.
 
     receive --> Held --+-- its lease is renewed ----------------+
-                       +-- its lane runs the function --> end --+--> ended at the broker --> counted out
+                       +-- its lane runs the function --> end --+--> ended at the broker --> removed
 
 A lane is a single message, or the messages of one message group in order. All tasks of a consumer belong to
 one TaskGroup.

@@ -1,7 +1,7 @@
 """Limit on the open long polls of a worker. Consumers beyond the limit take turns.
 
-    consumer with a free slot --> waits for a turn --> polls until it is over --> the next consumer's turn
-                              --> where there are turns for all, keeps its own
+    consumer with a free slot --> waits for a turn --> polls until it ends --> turn of the next consumer
+                              --> if there are enough turns, keeps its turn
 
 Rules
 1. Turns are granted in order of request. If there are more consumers than turns, each turn lasts `polls_max /

@@ -1,15 +1,15 @@
 """`tidewheel audit`: verify that messages, orders and carts agree, show earlier results, and seal the books.
 
-    init           proposes what your own tables are, and audits the last hour by that
-    run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
-    ls, show       what earlier runs have found
-    mapping        every name that your own tables may have in place of the shop's
-    plan           how the findings of a run could be repaired, as a dry run
-    seal           closes the windows of event time that have passed
-    verify-seals   compares closed windows with what a run has seen       0 unchanged, 1 changed, 2 not done
-    schedule       runs it every night, with metrics
+    init           proposes a mapping of your tables and audits the last hour
+    run            reads all stores and checks all orders             0 balanced, 1 findings, 2 not completed
+    ls, show       show the results of earlier runs
+    mapping        shows all names that a mapping of your tables can contain
+    plan           shows possible repairs of the findings of a run without a change
+    seal           closes past windows of event time
+    verify-seals   compares closed windows with the data of a run     0 unchanged, 1 changed, 2 not completed
+    schedule       runs the audit every night and exports metrics
 
-`tidewheel audit --store ...` without a verb is `run`.
+`tidewheel audit --store ...` without a subcommand is `run`.
 """
 
 from __future__ import annotations

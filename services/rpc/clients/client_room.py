@@ -1,8 +1,8 @@
 """Limits on the number of client sessions per connection, per address, and in the broker.
 
-    a call under a new client id --> its connection, its address, the broker: is one of them full?
+    a call with a new client id --> is its connection, its address or the broker full?
                                        no  --> a new session
-                                       yes --> forget the idle sessions there, oldest first; none: refuse
+                                       yes --> remove idle sessions there, oldest first. If none: refuse
 
 1. Client ids are chosen by callers, so each limit is charged to the caller. A connection that invents ids
    first displaces idle sessions of the same connection, then of the same address. Sessions of other addresses

@@ -5,8 +5,8 @@
 | print_thread_stack  | thread_stack_trace                              | Java, Go, Node                 |
 | verify_message      | verify_message_result; the result is its status | Java; Go and Node with         |
 |                     |                                                 | NOT_IMPLEMENTED, which Node    |
-|                     |                                                 | says in a verify_message       |
-| reconnect_endpoints | none: it connects again                         | Java, Node                     |
+|                     |                                                 | sends in a verify_message      |
+| reconnect_endpoints | none: the client reconnects                     | Java, Node                     |
 
 A client that does not support a request ignores it, as the Python client does, so every wait has a timeout.
 An answer is accepted only from the client that received the request.

@@ -1,10 +1,10 @@
 """Limits on the calls that are executed in one event loop iteration. A large call is divided into parts.
 
-    calls of a turn --> Gathering --+-- up to CALLS_PER_TURN_MAX messages, and
-                                    |   CALLS_PER_TURN_BYTES_MAX of them ----------> Turns.take
-                                    +-- the others: the next turn
-    a call of more --> Parts --> calls of a part each, in turns that follow each other
-                         +--> one reply, when each part has its own
+    calls of an iteration --> Gathering --+-- up to CALLS_PER_TURN_MAX messages and
+                                          |   CALLS_PER_TURN_BYTES_MAX bytes --------> Turns.take
+                                          +-- the others: in the next iteration
+    a larger call --> Parts --> one call per part, in successive iterations
+                        +--> one reply, after the replies of all parts
 
 The entries of the complete reply are those of its parts, in order. A part that is refused as a whole has no
 entries, so each of its messages gets an entry with the status of the part. If all parts are refused in this

@@ -1,8 +1,8 @@
 """Serves the table of RPCs through `services.front`.
 
-    CallReceived --parse--> Prompt:    a call in this turn's list, told from there (`turns.py`)
-                      Unary:     a task, one reply
-                      Streaming: a task, each reply when the one before has passed flow control
+    CallReceived --parse--> Prompt:    a call in the list of this iteration (`turns.py`)
+                            Unary:     a task, one reply
+                            Streaming: a task, which sends a reply when flow control permits it
 
 The caller consists of the header fields that are the same for all its calls. They are parsed once per
 connection. The signature and the deadline, which differ per call, are parsed when they are needed.

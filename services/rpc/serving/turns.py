@@ -2,9 +2,9 @@
 
 They are executed in order and answered when they are durable.
 
-    a transport gathers the calls that came in a turn --list--> take --> each is decided in the core, in order
-                                                                              |
-    tell(reply in bytes) <-- all that a flush made durable <-- deque by offset +
+    calls that a transport received in an iteration --list--> take --> executed in the core, in order
+                                                                         |
+    tell(reply in bytes) <-- durable after a flush <-- deque by offset <-+
 
 A prompt RPC (`services.rpc.serving.service.Prompt`) waits only for the disk, so its calls require no task,
 coroutine or future.
