@@ -1,16 +1,15 @@
-"""The client settings files that each node maintains in its store for use by `tidewheel` commands.
+"""The client settings files for `tidewheel` commands, which each node writes to its store.
 
-In the file `STORE/access/tidewheel.toml`, the setting `http` lists the addresses of all nodes, beginning with
-this node. The setting `http_ca` specifies the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
-the certificates of these nodes, as announced in the shared log.
+The file `STORE/access/tidewheel.toml` has two main settings. `http` lists the addresses of all nodes,
+starting with this one, and `http_ca` names the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
+the node certificates from the shared log.
 
-Nodes create their own certificates. Because no certificate authority signs these certificates, other machines
-do not trust them by default. Nodes trust the certificates in the shared log (`peers`), and commands trust the
-certificates in `nodes.pem`. Apart from the order of the nodes, the files are identical on all nodes. The
-files contain no secrets, so an administrator can copy them to other machines. The settings specify the token
-file by its path, so the path should be the same on all nodes.
+Node certificates are self-signed, so other machines do not trust them by default. Nodes trust the
+certificates in the shared log (`peers`), and commands trust those in `nodes.pem`. The files are identical on
+all nodes except for the order of the addresses. They contain no secrets and can be copied to other machines.
+The settings refer to the token file by path, so use the same path on all nodes.
 
-Weak spot: a follower is not listed in the files of other nodes until it has announced its copy.
+Weak spot: other nodes do not list a follower until that follower has announced its copy.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""A mapping from the HTTP URL of each node to its PEM certificate, or to "" for an http:// URL."""
+"""The HTTP URL of each node, mapped to its PEM certificate, or to "" for an http:// URL."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the content of the settings file. `token` is the path of the token file that commands use."""
+    """Return the contents of the settings file. `token` is the path to the token file."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -60,7 +59,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Until the task is cancelled, rewrite both files whenever the known nodes change."""
+    """Rewrite both files whenever the set of known nodes changes. Runs until cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

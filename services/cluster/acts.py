@@ -1,12 +1,11 @@
-"""The actions that the election directs a follower or candidate to perform on the engine and the replica.
+"""The actions that a follower or candidate performs on the engine and the replica.
 
-Each method performs one action and returns the result, which the node then passes to the election. Actions
-block on engine or disk I/O, so the node performs them in worker threads. Actions run one at a time, except
-that `check_copy_and_disk` and `append_complaint` can run concurrently with another action. The simulation
-calls the same methods.
+The election decides which action to run. Each method runs one action and returns a result for the election.
+Actions block on engine or disk I/O, so the node runs them in worker threads. Only one action runs at a time,
+but `check_copy_and_disk` and `append_complaint` may run alongside it. The simulation calls the same methods.
 
-Until the node becomes the leader, only these actions access the replica. On a leader, the event loop owns the
-replica (`services.cluster.leading.lead`).
+On a follower or candidate, only these actions access the replica. On a leader, the event loop owns it
+(`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of shared log records, including BEAT records, after which the next checkpoint is due."""
+"""Number of shared log records, including BEATs, between checkpoints."""
 
 
 class Clocks(NamedTuple):
-    """The wall clock and the monotonic clock of a node, both in ms."""
+    """A node's wall clock and monotonic clock, in milliseconds."""
 
     wall: Callable[[], int]
     monotonic: Callable[[], int]
 
 
 class NodeActions:
-    """The acts of the node `me`. During an act, further inputs for the election are passed to `tell`."""
+    """The actions of the node `me`. `tell` passes intermediate inputs to the election."""
 
     def __init__(
         self,
@@ -79,28 +78,22 @@ class NodeActions:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The identity of this node as of the last check. Only the event loop sets this attribute."""
+        """This node's identity at the last check. Set only by the event loop."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None if a copy is replacing it. Only the event loop sets this attribute."""
+        """The open replica, or None while a copy replaces it. Set only by the event loop."""
 
     def prepare_act(self, act: Act) -> None:
-        """Release the replica before an action that replaces it.
-
-        Call this method only from the event loop.
-        """
+        """Release the replica if `act` replaces it. Call only from the event loop."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def apply_answer(self, answer: Input) -> None:
-        """Store the replica or the identity that an action has returned.
-
-        Call this method only from the event loop.
-        """
+        """Store the replica or identity returned by an action. Call only from the event loop."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
@@ -109,15 +102,12 @@ class NodeActions:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica. Access this property only if a replica is open."""
+        """The open replica. A replica must be open."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record that caused an action to fail, or None if there is none.
-
-        Call this method only from the event loop.
-        """
+        """Return the unreadable record that caused `error`, or None. Call only from the event loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -136,9 +126,9 @@ class NodeActions:
     def read(self, must_check: bool) -> ReadDone:
         """Apply the next shared log records to the replica, up to a few MiB per call.
 
-        If `must_check` is true, first check that the log still contains the records that this node has
-        already read. Raise `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or
-        OSError if the disk fails. The replica is unusable after an OSError.
+        If `must_check` is true, first verify that the log still contains the records already read. Raise
+        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails.
+        After an OSError, the replica is unusable.
         """
         replica = self.open_replica
         if must_check:
@@ -150,10 +140,7 @@ class NodeActions:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Apply the next shared log records, up to a few MiB.
-
-        This method raises the same errors as `read`.
-        """
+        """Apply the next shared log records, up to a few MiB. Raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -180,14 +167,14 @@ class NodeActions:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append to the shared log a complaint that an epoch's leader does not respond to client calls."""
+        """Append a complaint to the shared log: the leader does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(Unknown, Refused):  # the complaint is repeated later
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def check_copy_and_disk(self, has_read_all: bool) -> LookDone:
-        """Check the free disk space and the copy, and announce the copy in the shared log.
+        """Check the copy and the free disk space, and announce the copy in the shared log.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -197,7 +184,7 @@ class NodeActions:
         return LookDone(read_progress_of(replica.fold), has_room, shown)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Check and sync the copy, announce a new checkpoint, and return this node's current identity.
+        """Check, sync and announce the copy, and return this node's current identity.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -207,7 +194,7 @@ class NodeActions:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH record unless the shared log contains leader records that this node has not read.
+        """Append an EPOCH record unless the shared log contains unread leader records.
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """
@@ -221,10 +208,10 @@ class NodeActions:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Check whether this node's EPOCH record is the newest one, and that no record has been lost.
+        """Check whether this node has won the election, and that the engine has lost no records.
 
-        Raise `Unknown` if the engine does not respond, or `Halted` if the engine has lost a record that this
-        process has read.
+        Raise `Unknown` if the engine does not respond, or `Halted` if it has lost a record that this process
+        read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -237,10 +224,9 @@ class NodeActions:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch a copy from another node.
+        """Fetch a copy from another node. If `where` is given, the copy must extend past that record.
 
-        If `where` identifies an unreadable record, the copy must extend past that record. Raise `Unknown` if
-        the engine does not respond, `TooOld` if this node does not support the cluster's version,
+        Raise `Unknown` if the engine does not respond, `TooOld` if the cluster version is not supported,
         `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
@@ -249,7 +235,7 @@ class NodeActions:
         return Copied(self.copying.fetch_copy(found, where))
 
     def shown_over_http(self) -> str:
-        """Return the certificate of this node's HTTP interface in PEM format, or "" for an http:// URL."""
+        """Return the PEM certificate of this node's HTTP interface, or "" for an http:// URL."""
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 
@@ -263,4 +249,4 @@ CARRIED_OUT: Final[dict[Act, Callable[[NodeActions, Any], Input | None]]] = {
     Act.CONFIRM: NodeActions.confirm,
     Act.COPY: NodeActions.copy,
 }
-"""The method that performs each action."""
+"""The method for each action."""

@@ -1,17 +1,17 @@
-"""The state machine that tracks the evidence for the accepted records in a node's copy.
+"""Tracks the evidence for the accepted records in a node's copy.
 
-This module performs no I/O. A copy contains the accepted history up to a log offset called the accepted end.
-The `evidence` file (`services.cluster.evidence_file`) contains the accepted end, the chain at that offset,
-and the last leader record that the node has applied. The evidence enables a node to detect that the engine
-has lost records or was restored from a backup. The bytes after the checkpoint remain on disk until the node
-has read the shared log past the evidence and found no contradiction.
+This module performs no I/O. The accepted end is the log offset up to which a copy contains accepted history.
+The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at that offset, and
+the last applied leader record. With this evidence, a node can detect that the engine has lost records or was
+restored from a backup. The bytes after the checkpoint stay on disk until the node has read the shared log
+past the evidence without contradiction.
 
     state      meaning                                       transition
     OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
     AGREED     no record of the copy is lost in the log      -
 
-Before a node reads further records, `sharedlog.witness` looks up the evidence record in the engine. If the
-evidence record is still missing or replaced after `witness.LOST_MS`, the node halts.
+Before a node reads on, `sharedlog.witness` looks up the evidence record in the engine. If the record is still
+missing or different after `witness.LOST_MS`, the node halts.
 
 Each accepted flush is compared with the bytes at the same offset on disk (`FLUSH_VERDICTS`):
 
@@ -20,14 +20,14 @@ Each accepted flush is compared with the bytes at the same offset on disk (`FLUS
     no valid record      write: lost in a power failure        cut: no flush ended there
     different record     HALT: the histories differ            set aside, then cut: never accepted
 
-The state is determined once the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
+The state is set when the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-A node may neither lead nor write new evidence until the state is AGREED. A node's copy may be replaced with
-another node's copy, or with the whole shared log, only if the replacement covers the evidence
-(`REPLACEMENT_VERDICTS`):
+In the state OPEN, a node must not lead or write new evidence. A node's copy may be replaced only if the
+replacement covers the evidence (`REPLACEMENT_VERDICTS`). The replacement is another node's copy or the whole
+shared log:
 
     last record of the other copy    chain at the evidence   evidence record   verdict
     after the evidence record        same                    -                 take
@@ -37,10 +37,9 @@ another node's copy, or with the whole shared log, only if the replacement cover
     before the evidence record       -                       same              take if no record is missing
                                      -                       any other         refuse
 
-Cost: each record requires a few comparisons, and each flush after a checkpoint requires one disk read. Weak
-spot: after a power failure, the evidence may be about one second old, or its accepted end may lie beyond the
-end of the log (`evidence_file`). The loss of records from the last second before a power failure cannot be
-detected.
+Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Weak spot: after a power
+failure, the evidence may be about one second old, or its accepted end may lie beyond the log end
+(`evidence_file`). A loss of records from that last second cannot be detected.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """A summary of the accepted history that a node has read.
+    """The accepted history that a node has read.
 
-    `record` is the offset of the last leader record that the node has applied, and `crc` is the CRC-32 of
-    that record. The fields `end` and `chain` describe the history up to and including that record.
+    `record` is the offset of the last applied leader record, and `crc` is its CRC-32. `end` and `chain`
+    describe the history up to and including that record.
     """
 
     cluster: bytes
@@ -68,12 +67,12 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A phrase that describes the position of the evidence, for use in error messages."""
+        """A phrase for error messages that describes the evidence."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
 class State(Enum):
-    """The state of the comparison between a copy and the shared log."""
+    """Whether the evidence in a copy agrees with the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
@@ -89,7 +88,7 @@ class RecordLookup(Enum):
 
 
 class DiskComparison(Enum):
-    """The result of comparing an accepted flush with the bytes at the same offset on disk."""
+    """The result of comparing an accepted flush with the bytes on disk."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -97,7 +96,7 @@ class DiskComparison(Enum):
 
 
 class ChainComparison(Enum):
-    """The result of comparing the chain in the evidence with the history of another copy."""
+    """The result of comparing the evidence with the history of another copy."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -106,7 +105,7 @@ class ChainComparison(Enum):
 
 
 class Verdict(Enum):
-    """The action that a node takes after a comparison with the evidence."""
+    """What a node does after a comparison with the evidence."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -126,7 +125,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): Verdict.HALT,
     (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
 }
-"""The action for each comparison result, depending on whether the offset is below the accepted end."""
+"""The verdict for each comparison result. The flag is whether the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
@@ -138,10 +137,9 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The end of a fold's history, the chain at that end, and the offset of the next record to read.
+    """The end of a fold's history, the chain at that end, and the offset of the next record.
 
-    `last` contains the offset and the CRC-32 of the last applied record, and is None if no record has been
-    applied.
+    `last` is the offset and the CRC-32 of the last applied record, or None if there is none.
     """
 
     end: int
@@ -151,12 +149,11 @@ class FoldProgress(NamedTuple):
 
 
 class CopyProof:
-    """The evidence for a node's copy, and the state of the comparison between the copy and the shared log.
+    """The evidence for a node's copy, and whether it agrees with the shared log.
 
-    `claimed` is the evidence in the `evidence` file, and `checkpoint` is the progress of the fold at the
-    checkpoint. `trace` is the result of comparing the evidence with the fold. Evidence that belongs to
-    another cluster, such as the cluster before a restore, is ignored. Raise `Halted` if the checkpoint
-    belongs to another history.
+    `claimed` is the stored evidence, and `checkpoint` is the progress of the fold at the checkpoint. `trace`
+    is the result of comparing the evidence with the fold. Evidence of another cluster, such as the one before
+    a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
     """
 
     def __init__(
@@ -174,13 +171,13 @@ class CopyProof:
 
     @property
     def accepted_end(self) -> int:
-        """The log offset up to which the history is known to be accepted, or 0 if there is no evidence."""
+        """The accepted end, or 0 if there is no evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
-        """Return the action to take at `offset`, where the log files first differ from an accepted flush.
+        """Return the verdict at `offset`, the first difference between an accepted flush and the log files.
 
-        Raise `Halted` if the histories of the copy and the shared log differ.
+        Raise `Halted` if the copy and the shared log have different histories.
         """
         verdict = FLUSH_VERDICTS[in_place, offset < self.accepted_end]
         if verdict is Verdict.HALT:
@@ -191,10 +188,10 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Compare the fold with the evidence, and raise `Halted` if the two contradict each other.
+        """Compare the fold with the evidence. Raise `Halted` if they contradict each other.
 
-        Call this method after each applied record. If the log has lost no records, the fold matches the
-        evidence immediately after the fold has applied the evidence record.
+        Call this method after each applied record. If no records are lost, the fold matches the evidence as
+        soon as it has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -206,9 +203,9 @@ class CopyProof:
         self.state = State.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return the new evidence for a copy that contains all bytes up to `end`, or None if nothing is new.
+        """Return new evidence for a copy with all bytes up to `end`, or None if nothing has changed.
 
-        `led` contains the offset and the CRC-32 of the newest leader record that the fold has applied.
+        `led` is the offset and the CRC-32 of the newest leader record in the fold.
         """
         if self.state is State.OPEN or led is None:
             return None
@@ -220,7 +217,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the node may lead, which requires that any existing evidence has been confirmed."""
+        """Whether the node may lead. Any existing evidence must be confirmed first."""
         return self.state is State.AGREED
 
     def _lost(self, read: FoldProgress) -> Halted:
@@ -233,12 +230,12 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether the fold has yet to read the evidence record."""
+    """Return whether the fold has not read the evidence record yet."""
     return read.next_offset <= claimed.record
 
 
 def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
-    """Compare the chain in the evidence with the history of a fold that was restored from a checkpoint."""
+    """Compare the evidence with the history of a fold restored from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return ChainComparison.NOT_READ
     if fold.end < claimed.end:
@@ -249,8 +246,8 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 
 
 def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
-    """Return the verdict on replacing a copy that has the evidence `claimed` with another copy.
+    """Return whether a copy with the evidence `claimed` may be replaced.
 
-    The replacement may also be the whole shared log.
+    The replacement is another copy or the whole shared log.
     """
     return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

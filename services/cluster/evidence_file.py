@@ -1,7 +1,7 @@
-"""The `evidence` file, which records the accepted history of a node's copy (`services.cluster.evidence`).
+"""The `evidence` file, which stores the evidence for a node's copy (`services.cluster.evidence`).
 
-The file consists of three 4,096-byte slots. This size ensures that no two slots share a disk sector or a
-memory page. All slot fields are big-endian:
+The file consists of three 4,096-byte slots, so no two slots share a disk sector or memory page. All fields
+are big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -16,27 +16,25 @@ memory page. All slot fields are big-endian:
     68     4      CRC-32 of the preceding 68 bytes
 
 Rules
-1. After each accepted flush and each accepted BEAT record, the leader and the followers write a slot, but
-   only once the log files contain all bytes up to `end`. Slot writes are not synced immediately.
-2. Once per second, the node syncs the log files and then the `evidence` file. This sync makes the most
-   recently written slot durable.
+1. All nodes write a slot after each accepted flush or BEAT record. The log files must already contain all
+   bytes up to `end`. Slot writes are not synced immediately.
+2. Once per second, the node syncs the log files and then the `evidence` file. The last written slot is then
+   durable.
 3. A durable slot is not overwritten until another slot is durable. All writes between two syncs go to the
-   same slot. Writes during a sync go to the slot that is neither durable nor being synced. A power failure
-   can therefore damage at most two slots, and at least one slot remains valid.
-4. When a node opens its copy, it atomically replaces the file with a new, synced file, because the last
-   writes of a killed process may exist only in the page cache. A failed sync makes the copy unusable
-   (`services.cluster.replica`), so the node reopens the copy.
+   same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
+   slots.
+4. On opening its copy, a node atomically replaces the file with a synced one, because the last writes of a
+   killed process may exist only in the page cache. After a failed sync (`services.cluster.replica`), the node
+   reopens its copy.
 
-If the process is killed, only the evidence of the flush in progress is lost. A power failure loses all slot
-writes since the last sync, which span at most one second plus the duration of a sync. After a power failure,
-the evidence on disk may therefore be out of date. If the operating system wrote the slot to disk before the
-log, the accepted end in the evidence may also lie beyond the last valid log record. In this case, the node
-rewrites the missing bytes from the shared log, whereas `cluster restore` reports the bytes as missing. No
-accepted record is lost as long as the engine retains all accepted records.
+A process kill loses only the evidence of the current flush. A power failure loses the slot writes of at most
+one second plus the duration of a sync, so the evidence may be out of date. The operating system may also
+write a slot to disk before the log. The accepted end then lies beyond the last valid log record. The node
+rewrites the missing bytes from the shared log, while `cluster restore` reports them as missing. No accepted
+record is lost if the engine retains all of them.
 
-Cost: each flush requires a 72-byte write, and the node performs two syncs per second. Weak spot: if all slots
-are damaged, the accepted end is unknown. If no slot is valid, a node halts (`EvidenceDamaged`), and a restore
-includes all valid log records.
+Cost: one 72-byte write per flush, and two syncs per second. Weak spot: if no slot is valid, the accepted end
+is unknown. The node then halts (`EvidenceDamaged`), and a restore includes all valid log records.
 """
 
 from __future__ import annotations
@@ -64,26 +62,26 @@ class EvidenceDamaged(Halted):
 
 
 class EvidenceFile:
-    """The evidence file on `disk`. The methods `write` and `sync` are thread-safe.
+    """The evidence file on `disk`. `write` and `sync` are thread-safe.
 
-    If `evidence` is given, the constructor replaces the file with a new one that contains this evidence.
+    If `evidence` is given, the constructor replaces the file with one that contains it.
     """
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The number of the slot to write next. The previous slot is durable or is being synced."""
+        """The slot to write next. The previous slot is durable or being synced."""
         self._is_unsynced = False
-        """Whether the slot has been written since the last sync. If not, `sync` does nothing."""
+        """Whether the slot has been written since the last sync."""
         self.written = evidence
-        """The evidence most recently written to the file, or None if the file does not exist yet."""
+        """The evidence last written to the file, or None if there is no file yet."""
         if evidence is not None:
             self._begin(evidence)
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Open the evidence file of a store, even if the file does not exist yet.
+        """Open the evidence file, which may not exist yet.
 
         Raise `Halted` if the file is damaged, or OSError if the disk fails.
         """
@@ -91,9 +89,9 @@ class EvidenceFile:
         return cls(disk, evidence, number)
 
     def write(self, evidence: Evidence) -> None:
-        """Write new evidence.
+        """Write new evidence. Raise OSError if the disk fails.
 
-        Only the write that creates the file is synced. Raise OSError if the disk fails.
+        Only the write that creates the file is synced.
         """
         with self._lock:
             if self.written is None:
@@ -105,9 +103,9 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file.
+        """Sync the file if it has been written since the last sync.
 
-        Raise `SyncFailed` if the sync fails. After such a failure, the caller must reopen the file.
+        Raise `SyncFailed` if the sync fails. The caller must then reopen the file.
         """
         with self._lock:
             if not self._is_unsynced:
@@ -116,7 +114,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Durably and atomically create or replace the file."""
+        """Create or replace the file atomically and durably."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")
@@ -126,9 +124,9 @@ class EvidenceFile:
 
 
 def read(disk: Disk) -> Evidence | None:
-    """Return the evidence that is stored on `disk`, or None if the evidence file is missing.
+    """Return the stored evidence, or None if the evidence file is missing.
 
-    Raise `Halted` if the file is damaged, or OSError if the file cannot be read.
+    Raise `Halted` if the file is damaged, or OSError if it cannot be read.
     """
     return _newest(disk)[1]
 
@@ -151,13 +149,13 @@ def _newest(disk: Disk) -> tuple[int, Evidence | None]:
 
 
 def encode(number: int, evidence: Evidence) -> bytes:
-    """Encode a write number and evidence as the bytes of a slot."""
+    """Encode a write number and evidence as a slot."""
     head = _SLOT.pack(_MAGIC, number, *evidence)
     return head + _CRC.pack(zlib.crc32(head))
 
 
 def decode(slot: bytes) -> tuple[int, Evidence] | None:
-    """Decode a slot into its write number and its evidence, or return None if the slot is damaged."""
+    """Decode a slot into its write number and evidence. Return None if the slot is damaged."""
     head, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head) or not head.startswith(_MAGIC):
         return None

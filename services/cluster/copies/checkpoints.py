@@ -1,18 +1,17 @@
-"""Announcement of a node's copy in the shared log, and lookup of the copies that other nodes have announced.
+"""Announces this node's copy in the shared log, and finds the copies announced by other nodes.
 
     own copy       checkpoint on disk --read back, with the log written since the last--> CHECKPOINT record
     other copies   the untrimmed CHECKPOINT records of the shared log (`sharedlog.holdings`)
 
 Rules
-1. An announced copy is known to be valid: the node has read back the snapshot file and every log record
-   before the snapshot, and all CRCs match. Records that were verified for an earlier announcement are not
-   read again.
-2. A node repeats its announcement as long as the shared log contains a different announcement from that node,
-   because a record may be delayed or lost.
-3. Instead of announcing a damaged copy, a node fetches the copy of another node (`StoreDamaged`, see
+1. A node verifies its copy before announcing it. It reads back the snapshot file and all preceding log
+   records, and checks the CRCs. Log records are read back only once.
+2. A node repeats its announcement until the announcement appears in the shared log, because records can be
+   delayed or lost.
+3. A node never announces a damaged copy. It fetches another node's copy instead (`StoreDamaged`, see
    `copying`).
 
-Cost: a worker thread reads back each byte of the log once. Reading back a 1 KB record takes 2 us.
+Cost: a worker thread reads each byte of the log once. A 1 KB record takes 2 us.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""The time, in ms, after which a node repeats an announcement that has not appeared in the shared log."""
+"""Milliseconds before an announcement missing from the shared log is repeated."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
+    """This node's copy. Other nodes fetch it from the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -50,20 +49,19 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret that another node must present to fetch the copy. Each process generates a new secret.
+        """The secret required to fetch the copy. Each process generates a new one.
         """
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, which is used to detect that a check refers to a discarded copy."""
+        """The copy number. A check with an older number refers to a discarded copy."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return a record that announces the newest checkpoint, or None if no announcement is due.
 
-        The announcement of a node without a checkpoint states that the node needs the whole shared log. A new
-        checkpoint is read back before it is announced. Raise `StoreDamaged` if the checkpoint is damaged, or
-        OSError if the disk fails.
+        A node without a checkpoint announces that it needs the whole shared log. A new checkpoint is read
+        back first. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -88,15 +86,15 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def record_verified_end(self, end: int) -> None:
-        """Record that the log of this node has been verified up to the offset `end`."""
+        """Record that the log has been verified up to the offset `end`."""
         self._checked_end = end
 
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return a record stating that this node has no copy and needs all records from `next_record` onward.
+        """Return a record stating that this node has no copy and needs the log from `next_record`.
 
-        If `unreadable` is given, the returned record also reports this unreadable record.
+        The record also reports the record `unreadable`, if given.
         """
         with self._lock:
             self.number += 1
@@ -106,7 +104,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding that this node announces if it has no copy."""
+        """Return the holding to announce if this node has no copy."""
         return Holding(
             next_record,
             http=self._http,
@@ -116,20 +114,20 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return a record with this node's holding and a complaint that the leader is unreachable."""
+        """Return this node's holding with a complaint that the leader is unreachable."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return a record with this node's holding and a report of an unreadable record."""
+        """Return this node's holding with a report of an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log that was written since the last announcement.
+        """Read back a checkpoint and the log written since the last announcement.
 
-        Raise `StoreDamaged` if either is damaged. Return False if newer checkpoints have replaced this one.
+        Return False if the checkpoint has been replaced. Raise `StoreDamaged` if the data is damaged.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -153,17 +151,17 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the additional facts that report an unreadable record, or {} if `unreadable` is None."""
+    """Return the facts that report an unreadable record, or {} if there is none."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """The information in the shared log that a node needs to fetch a copy.
+    """What a node needs to know from the shared log to fetch a copy.
 
     `first` is the offset of the first record in the log. `copies` lists the usable copies of other nodes,
-    beginning with the newest. A copy is usable if the log still contains all later records. `epoch` is the
-    newest EPOCH record in the log, updated with the leader's current certificate. `finalized` is the newest
-    cluster version in the holdings, and `own` is this node's holding.
+    newest first. A copy is usable if the log still contains all later records. `epoch` is the newest EPOCH
+    record, updated with the leader's current certificate. `finalized` is the newest cluster version in the
+    holdings, and `own` is this node's holding.
     """
 
     first: int
@@ -174,7 +172,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Return the information that `name` needs to fetch a copy that extends past the record `beyond`.
+    """Find the copies that node `name` can fetch. The copies must extend past the record `beyond`.
 
     Raise `Unknown` if the engine does not respond.
     """
@@ -195,7 +193,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node, without its secret, as a JSON-serializable dictionary."""
+    """Return the holding of each node as a JSON-serializable dictionary, without secrets."""
     return {
         node: {
             "next_record": one.next_record,

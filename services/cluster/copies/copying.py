@@ -1,28 +1,26 @@
-"""Announcement of a node's own copy, trimming of the shared log, and retrieval of another node's copy.
+"""Announces this node's copy, trims the shared log, and fetches copies from other nodes.
 
-After reading back a checkpoint, the node announces its copy with a CHECKPOINT or HOLD record in the shared
-log (`checkpoints`). The leader trims shared log records once no node needs them anymore.
+The node reads back each checkpoint and then announces it in the shared log (`checkpoints`). The leader trims
+records that no node needs.
 
-To fetch a copy, a node appends a HOLD record, which prevents later trims, and requests a complete copy from
-another node (`transfer`). If a node cannot read a record, the copy must extend past that record
-(`log_damage`). If no node provides a copy and the shared log is complete, the node deletes its store and
-reads the log from the beginning. When a fetched copy is first opened, the node verifies the whole copy,
-because the transfer checksums do not reveal data that was already damaged on the sender's disk.
+To fetch a copy, a node appends a HOLD record to prevent trims, and requests a complete copy from another node
+(`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If no node
+provides a copy but the shared log is complete, the node deletes its store and reads the log from the
+beginning. The node verifies a fetched copy when opening it, because transfer checksums do not detect damage
+on the sender's disk.
 
 Rules
-1. If the engine does not accept an announcement, the node repeats the announcement (`OwnCopy`). A failed trim
-   is retried at the next periodic check.
-2. If several copies are announced, the node requests the newest one first. Each retry starts with the next
-   copy, because any copy may be damaged.
-3. A node does not fetch a copy if the cluster version is newer than the versions that the node supports.
-4. A copy may be replaced with another copy, or with the complete shared log, only if the replacement covers
-   its evidence (`services.cluster.evidence`).
+1. A failed announcement is repeated (`OwnCopy`). A failed trim is retried at the next periodic check.
+2. The node requests the newest copy first. Each retry starts with the next copy, because any copy may be
+   damaged.
+3. A node fetches no copy if it does not support the cluster version.
+4. A node replaces its copy only if the replacement covers its evidence (`services.cluster.evidence`). The
+   replacement is another copy or the complete shared log.
 
-All methods block on the engine, the disk or another node, so they must be called from a worker thread, one at
-a time.
+All methods block on the engine, the disk or the network. Call them from a worker thread, one at a time.
 
-Cost: a copy is read twice and written once. The costs of announcing and sending a copy are described in
-`checkpoints` and `transfer`.
+Cost: a copy is read twice and written once. For the cost of announcing and sending a copy, see `checkpoints`
+and `transfer`.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of bytes before the accepted end to compare if the copy's chain starts after that end."""
+"""Number of bytes to compare before the accepted end if the copy's chain starts after it."""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -68,14 +66,14 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class StoreCopier:
-    """The copy of the node `name` on `disk`, and the copies that other nodes announce in `engine`."""
+    """Manages this node's copy on `disk`, and fetches the copies announced in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """The lock that prevents a discarded copy from being announced after a newer copy."""
+        """The lock that prevents announcing a discarded copy after a newer one."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The unreadable record that was last reported, and the epoch at the time of the report."""
+        """The last reported unreadable record, and the epoch of the report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
         """The function that fetches a copy from another node.
@@ -102,7 +100,7 @@ class StoreCopier:
                     self._engine.note(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the shared log records that no node needs according to the holdings in `fold`."""
+        """Trim the shared log records that no node needs. `fold` contains the holdings of all nodes."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -110,10 +108,10 @@ class StoreCopier:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Return the information in the shared log that a node needs to fetch a copy.
+        """Find the copies that this node can fetch, and report the unreadable record `where`.
 
-        If `where` identifies an unreadable record, report the record once per epoch. Raise `Unknown` if the
-        engine does not respond, or `TooOld` if this node does not support the cluster version.
+        The record is reported once per epoch. Raise `Unknown` if the engine does not respond, or `TooOld` if
+        the cluster version is not supported.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -158,9 +156,9 @@ class StoreCopier:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if `copy` lacks records that this node has already read as accepted.
+        """Raise `CopyRefused` if `copy` lacks accepted records that this node has read.
 
-        If `copy` is None, the check applies to the whole shared log.
+        If `copy` is None, check the whole shared log instead.
         """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
@@ -191,10 +189,9 @@ class StoreCopier:
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
-        """Return whether the shared log contains all accepted records that a copy lacks.
+        """Return whether the shared log contains all accepted records that the copy lacks.
 
-        The method reads all records that the copy lacks, because the engine may have lost a record that now
-        exists only on this node.
+        All of these records are read, because the engine may have lost some of them.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -205,7 +202,7 @@ class StoreCopier:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a fetched copy when it is first opened. Raise `StoreDamaged` if the copy is damaged."""
+        """Verify a newly fetched copy on first open. Raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

@@ -1,9 +1,9 @@
-"""Replacement of a halted node's copy by operator command, and recovery advice for the operator.
+"""Replaces a halted node's copy on operator request, and provides recovery advice.
 
-The command `tidewheel cluster refetch` writes the file `refetch` to the store of a stopped node. At its next
-start, the node replaces its copy with another node's copy that covers the evidence.
+The command `tidewheel cluster refetch` creates the file `refetch` in the store of a stopped node. When the
+node restarts, it replaces its copy with another node's copy. The new copy must cover the evidence.
 
-With the option `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must be the
+With `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must equal the
 accepted end in the evidence, or 0 if the evidence is damaged or missing.
 """
 
@@ -25,7 +25,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""The advice for the operator of a node that has found the shared log to be inconsistent."""
+"""Advice for the operator if the shared log is inconsistent."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -33,7 +33,7 @@ _SEEN: Final = (
 
 
 def recovery_advice(disk: Disk) -> str:
-    """Return advice for the operator of a halted node, including the accepted end if there is evidence."""
+    """Return advice for the operator of a halted node, including the accepted end if known."""
     claimed = _read_evidence(disk)
     return (
         AFTER_HALT
@@ -43,7 +43,7 @@ def recovery_advice(disk: Disk) -> str:
 
 
 def _read_evidence(disk: Disk) -> Evidence | None:
-    """Return the evidence of the node, or None if the file is missing or unreadable."""
+    """Return the node's evidence, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceDamaged, OSError):
@@ -51,9 +51,9 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Instruct the node to fetch a copy from another node at its next start.
+    """Make the node fetch a copy from another node at its next start.
 
-    If `accepted_loss` is given, also delete the copy and the evidence immediately. Raise `LossNotAccepted` if
+    If `accepted_loss` is given, also delete the copy and the evidence. Raise `LossNotAccepted` if
     `accepted_loss` differs from the accepted end, or OSError if the disk fails.
     """
     if accepted_loss is None:

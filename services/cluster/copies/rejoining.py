@@ -1,18 +1,18 @@
-"""Rejoining a cluster from a snapshot of a node's store (`store snapshot`) and the later shared log records.
+"""Rejoins a cluster from a store snapshot (`store snapshot`) and the later shared log records.
 
     checkpoint of the snapshot          --> offset N of the next shared log record
     shared log records from N onward    --> store of the node
 
-A snapshot has the format of a standalone broker's store, so it cannot be mistaken for the store of the
-original node. The records after the snapshot are read from the shared log or from a backup of the engine.
+A snapshot has the format of a standalone broker's store, so no node can mistake it for its own store. Later
+records come from the shared log or from an engine backup.
 
     log begins after N     records between the snapshot and the start of the log were trimmed (`Trimmed`)
     log ends before N      the backup of the engine is older than the snapshot (`Halted`)
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
-Data after the checkpoint of the snapshot is ignored, because the shared log contains all accepted data. Weak
-spot: a snapshot from a different history of the same cluster is not detected until the node reads further
-records, at which point the node halts.
+Data after the snapshot's checkpoint is ignored, because the shared log contains all accepted data. Weak spot:
+a snapshot from a different history of the same cluster is detected only when the node reads new records. The
+node then halts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Turn a snapshot of a node's store into the store of `node`, and return the offset of the next record.
+    """Convert a snapshot into the store of `node`, and return the offset of the next record.
 
     Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue from
-    the snapshot. If an error is raised, the store remains unchanged.
+    the snapshot. On error, the store is unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

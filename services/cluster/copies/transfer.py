@@ -1,7 +1,6 @@
-"""Transfer of a node's newest checkpoint to another node, which installs the copy only if it is complete.
+"""Transfers a node's newest checkpoint to another node. Only a complete copy is installed.
 
-The response to `GET /api/cluster/copy` contains the files of the node's newest checkpoint, one after another.
-The stream has the following fields:
+The response to `GET /api/cluster/copy` contains the files of the newest checkpoint in this format:
 
     bytes           field
     8               "TWCOPY01"
@@ -12,8 +11,8 @@ The stream has the following fields:
     length          the first bytes of the file; the receiver pads the file with zeros to room_bytes
     16              BLAKE2b checksum, as above
 
-The receiver collects the files in the folder `fetched` until all files are on disk. The files then replace
-the store in steps that tolerate a process kill or a power failure at any time:
+The receiver first writes all files to the folder `fetched`. The files then replace the store in steps that
+are safe against a process kill or power failure at any point:
 
     files 0, 1, ...    --all files synced-->      fetched/whole
     fetched/whole      --old store deleted-->     fetched/moving
@@ -26,18 +25,17 @@ the store in steps that tolerate a process kill or a power failure at any time:
     damaged fetched/whole                 delete the copy, and keep the store
     damaged fetched/moving                delete the store, because its missing files are unknown
 
-Renames from an earlier attempt may be visible but not yet durable if the process was killed before the folder
-was synced, or if the sync failed. If the marker `fetched/moving` exists at startup, the node syncs the folder
-`fetched` to make the renames durable. Before deleting the marker, the node syncs every folder that contains
-files of the copy.
+If a previous process was killed before a folder sync, its renames may be visible but not durable. Therefore,
+if the marker `fetched/moving` exists at startup, the node first syncs the folder `fetched`. Before deleting
+the marker, the node syncs every folder that received a file.
 
-A store never contains a mixture of files from two nodes. Queues and the key index are derived data and are
-transferred only if the transfer is cheaper than a rebuild (`services.store.copying_derived`).
+A store never mixes files from two nodes. Queues and the key index are derived data. They are transferred only
+if that is cheaper than a rebuild (`services.store.copying_derived`).
 
-Cost: the store is sent over the network once. The receiver needs disk space for both stores until the
-transfer is complete. Weak spot: the checksums protect only the transfer, so data that is already damaged on
-the sender's disk is transferred as well. The receiver verifies the log when it opens the copy
-(`copies.copying`), deletes a damaged key index, and checks queues against the CRCs in the snapshot.
+Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
+stores. Weak spot: the checksums protect only the transfer and do not detect damage on the sender's disk. The
+receiver verifies the log when it opens the copy (`copies.copying`), deletes a damaged key index, and checks
+queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""The timeout, in seconds, for each read from the other node."""
+"""Timeout in seconds for each read from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -81,7 +79,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store, except those that contain its identity and its evidence."""
+"""The files and folders of a store, except its identity and evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -90,13 +88,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A complete copy that has not replaced the store yet. `paths` contains the final paths of its files."""
+    """A complete copy in the folder `fetched`. `paths` lists the final paths of its files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold from the copy's checkpoint, or raise `CopyRefused` if there is no checkpoint."""
+        """Return the fold in the copy's checkpoint. Raise `CopyRefused` if there is no checkpoint."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -107,10 +105,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the logs of the copy and the store are identical and not blank before `end`.
+        """Return whether the copy and the store have the same bytes before `end`.
 
-        The comparison covers at most the last `bytes_max` bytes of the range that both logs contain. Return
-        False if the logs have no range in common.
+        Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are none, or
+        if all of them are zero.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -129,12 +127,12 @@ class FetchedCopy:
 
     @property
     def _firsts(self) -> list[int]:
-        """The start offsets of the segments in the copy's log."""
+        """The start offsets of the copy's log segments."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start offsets of the store segment that contains `offset` and of the next segment.
+        """Return the start offsets of the store segment that contains `offset` and of the next one.
 
         If there is no next segment, the second value is `end`.
         """
@@ -148,14 +146,14 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source from which a copy is read."""
+    """A source of copy data."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the chunks of a stream that contains the newest checkpoint of the store in `root`.
+    """Yield the newest checkpoint of the store in `root` as a copy stream.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -177,10 +175,10 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy from the HTTP interface at `url`, so that `install_copy` can replace the store with it.
+    """Fetch a copy from the HTTP interface at `url`. `install_copy` later replaces the store with it.
 
-    `certificate` is the certificate of the other node, or "" for plaintext HTTP. The callback `require` is
-    described in `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
+    `certificate` is the other node's certificate, or "" for plaintext HTTP. For the callback `require`, see
+    `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
@@ -205,8 +203,8 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
     """Write a complete copy to the folder `fetched` of the store.
 
-    The callback `require` must raise `CopyRefused` for a copy that must not replace the store. Raise
-    `CopyRefused` if the copy is incomplete or damaged, or OSError if the disk fails.
+    `require` must raise `CopyRefused` if the copy must not replace the store. Raise `CopyRefused` if the copy
+    is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
     received = _CopyReader(source)
@@ -234,9 +232,9 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with the pending copy if it is complete, and return whether the store was replaced.
+    """Replace the store with the pending copy if complete. Return whether the store was replaced.
 
-    Raise `StoreDamaged` if the list of files to move is damaged, or OSError if the disk fails.
+    Raise `StoreDamaged` if the file list is damaged, or OSError if the disk fails.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
@@ -268,7 +266,7 @@ def install_copy(disk: Disk) -> bool:
 
 
 def _delete_replaced_files(disk: Disk) -> None:
-    """Delete the data that a copy replaces, and move queue files aside if they cannot be deleted."""
+    """Delete the data that a copy replaces. Queue files that cannot be deleted are moved aside."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
             dispatch.delete_files(disk)
@@ -293,18 +291,18 @@ def _may_be_moved(path: str) -> bool:
 
 
 def is_moving(disk: Disk) -> bool:
-    """Return whether a copy has begun to replace the store."""
+    """Return whether a copy is currently replacing the store."""
     return disk.size(_MOVING) >= 0
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the end of the log in a complete pending copy, or -1 if there is no such copy."""
+    """Return the log end of a complete pending copy, or -1 if there is none."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def delete_store(disk: Disk) -> None:
-    """Delete the store so that the node starts without data. Raise OSError if the disk fails."""
+    """Delete the store's data. Raise OSError if the disk fails."""
     if is_moving(disk):  # complete an interrupted move first, because the moved files would look like a store
         with suppress(StoreDamaged):
             install_copy(disk)
@@ -313,10 +311,7 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete a pending copy.
-
-    The marker is deleted before the files, because the deletion may be interrupted.
-    """
+    """Delete the pending copy. The marker is deleted first, because the deletion may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -341,7 +336,7 @@ def _header(facts: dict[str, Any]) -> bytes:
 
 
 def _keep(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
-    """Write and sync one file of the copy, and verify its checksum."""
+    """Write one file of the copy, verify its checksum, and sync it."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
@@ -362,13 +357,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """A copy stream reader that maintains a running checksum of the received bytes."""
+    """Reads a copy stream and maintains a running checksum."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header in the stream, or raise `CopyRefused` if the header is damaged."""
+        """Return the next header. Raise `CopyRefused` if the header is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -378,13 +373,13 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes, or raise `CopyRefused` if the stream ends prematurely."""
+        """Return the next `count` bytes. Raise `CopyRefused` if the stream ends prematurely."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Raise `CopyRefused` if the received bytes do not match the next checksum in the stream."""
+        """Read a checksum, and raise `CopyRefused` if the received bytes do not match it."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -399,7 +394,7 @@ class _CopyReader:
 
 
 class _NetworkSource:
-    """A copy source that reads an HTTP response and raises `CopyRefused` if the network fails."""
+    """Reads copy data from an HTTP response. Raises `CopyRefused` on network errors."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url

@@ -1,21 +1,20 @@
-"""The time at which a follower becomes a candidate, based on how long the leader has been silent.
+"""The election timeout, which determines when a follower becomes a candidate.
 
-A node becomes a candidate if no record is accepted for SILENCE_MS plus RANK_MS times the rank of the node.
-The rank is the position of the node in the list of nodes sorted by name. Time during which the engine does
-not respond is not counted. If the leader announces its departure in its last BEAT record, the named successor
-becomes a candidate immediately. If no successor is named, the node with the lowest rank becomes a candidate
-immediately, and the other nodes wait according to their ranks. An unfit node waits an additional UNFIT_MS, so
-that fit nodes become candidates first.
+A node becomes a candidate if no record is accepted for SILENCE_MS + rank * RANK_MS milliseconds. The rank is
+the node's position in the list of nodes sorted by name. The timeout restarts while the engine does not
+respond. A leader can announce its departure and name a successor in its last BEAT record. The successor then
+becomes a candidate immediately. If no successor is named, each node waits only rank * RANK_MS. An unfit node
+waits an additional UNFIT_MS to let fit nodes go first.
 
-A node whose candidacy has failed waits for PAUSE_MIN_MS before it becomes a candidate again. The pause
-doubles with each failed candidacy, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other
-indefinitely. A candidate that lost to another candidate, or that was named as the successor, does not wait.
+After a failed candidacy, a node waits PAUSE_MIN_MS before it tries again. The pause doubles with each
+failure, up to PAUSE_MAX_MS. Without it, two nodes could depose each other forever. A candidate that lost to
+another candidate does not wait, and neither does a named successor.
 
-A leader that still writes to the shared log is never deposed. Nodes do not probe each other. Two nodes that
-cannot reach each other agree on the leader if both can reach the engine.
+Followers never depose a leader that still writes to the shared log. Nodes do not probe each other. Two nodes
+that can both reach the engine agree on the leader, even if they cannot reach each other.
 
-All times are in ms, and are taken from the node's monotonic clock when the node reads a record. Clocks of
-different machines are never compared.
+All times are readings of the node's own monotonic clock in milliseconds. Clocks of different machines are
+never compared.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ SILENCE_MS: Final = 1_500
 RANK_MS: Final = 300
 UNFIT_MS: Final = 3_000
 BEAT_MS: Final = 300
-"""The time, in ms, without a confirmed append after which a leader appends a BEAT record."""
+"""Milliseconds without a confirmed append before a leader appends a BEAT record."""
 PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
 
 
 class CandidacyTimer:
-    """The candidacy timer of a node, based on the leader's last record and the node's own attempts."""
+    """The election timeout of one node."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -41,38 +40,38 @@ class CandidacyTimer:
         self._pause_ms = PAUSE_MIN_MS
 
     def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Restart the silence period after a record from the leader has been accepted.
+        """Restart the timeout because a record from the leader has been accepted.
 
-        If `leaves` is true, the record announces that the leader steps down. If `is_named` is true, the
-        leader has named this node as its successor.
+        If `leaves` is true, the leader is stepping down. If `is_named` is true, it has named this node as its
+        successor.
         """
         self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
         if leaves:
             self._stood_ms = None
 
     def restart(self, now_ms: int) -> None:
-        """Restart the silence period, because no leader could write while the engine was unresponsive."""
+        """Restart the timeout, because no leader could write while the engine was unresponsive."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:
-        """Record that this node becomes a candidate, and double the pause if the last candidacy failed."""
+        """Record a candidacy of this node. Double the pause if the previous candidacy failed."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
     def record_defeat(self) -> None:
-        """Record that this candidate lost to another candidate and therefore did not depose a leader."""
+        """Record that this candidate lost to another candidate and deposed no leader."""
         self._stood_ms = None
 
     def record_success(self) -> None:
-        """Record that the shared log has accepted records that this node appended as leader."""
+        """Record that the shared log has accepted an append by this node as leader."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
     def candidacy_ms(self, rank: int, *, is_unfit: bool = False) -> int:
-        """Return the time, in ms, at which this node becomes a candidate unless it reads more records.
+        """Return the time in milliseconds at which this node becomes a candidate.
 
-        `rank` is the zero-based position of the node in the list of nodes sorted by name. If `is_unfit` is
-        true, the node should lead only if no other node can lead.
+        `rank` is the node's zero-based position in the list of nodes sorted by name. If `is_unfit` is true,
+        other nodes get a head start.
         """
         silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
         candidacy_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)

@@ -1,19 +1,16 @@
-"""The fitness of a node to lead, which depends on its clock and its free disk space.
+"""Determines from the clock and the free disk space whether a node is fit to lead.
 
-Each follower reports to the leader whether it is fit and, if not, the reason (`followers`). If the leader is
-unfit and a follower is fit, the leader steps down and names the fit follower as its successor. If no follower
-is fit, the leader continues to lead and repeats the check.
+Each follower tells the leader whether it is fit, or why it is not (`followers`). An unfit leader steps down
+and names a fit follower as its successor. If no follower is fit, it keeps leading and checks again.
 
     reason for being unfit    consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times
     no free disk space        new messages are refused
 
-Other nodes never depose an unfit leader. An unfit leader hands over its leadership only to a follower that
-has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader continues
-to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
+Other nodes never depose an unfit leader. If the engine's clock is wrong, all nodes appear unfit and the
+leader keeps leading. Unfit followers become candidates later than fit ones (`candidacy_timer`).
 
-Weak spot: after a clock jump, a leader delivers messages at the wrong times until it hands over the
-leadership.
+Weak spot: after a clock jump, a leader delivers messages at the wrong time until it steps down.
 """
 
 from __future__ import annotations
@@ -27,17 +24,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""The time, in ms, after which an unfit leader retries a handover that may have failed."""
+"""Milliseconds before an unfit leader retries a handover."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The minimum free disk space of a fit node, in segments. A leader reserves one of these segments."""
+"""Minimum free disk space of a fit node, in segments. A leader reserves one of them."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """The fitness of a node to lead, based on its clock skew (`pace`) and its free disk space."""
+    """Tracks whether a node is fit to lead. `pace` measures its clock skew."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.pace = pace
@@ -45,13 +42,13 @@ class Health:
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
-        """Return the reason why this node is unfit to lead, or "" if this node is fit."""
+        """Return why this node is unfit to lead, or "" if it is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if this node's clock has become wrong or has been corrected since the last call."""
+        """Log a message if the clock has become wrong or right since the last call."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

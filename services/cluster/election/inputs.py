@@ -1,7 +1,7 @@
-"""The inputs of the election, which are action results, shared log records, ticks, and commands.
+"""The inputs of the election: action results, shared log records, ticks, and commands.
 
-Each input is an immutable value that is created in a worker thread or in the event loop. The state machine
-does not read fields of type Any, which are intended for the node or for a later action.
+Inputs are immutable. Worker threads and the event loop create them. The state machine ignores fields of type
+Any, which are for the node or a later action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The position of a node in the shared log, and the numbers of records that the node has skipped."""
+    """A node's position in the shared log, and how many records it has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the position of a fold in the shared log, and the numbers of records that it has skipped."""
+    """Return the read position of a fold, and how many records it has skipped."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """The result of OPEN: the epoch of the checkpoint (or 0), its facts, the position, and the replica."""
+    """The result of OPEN: the checkpoint's epoch (or 0) and facts, the position, and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,50 +41,44 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """The result of READ or CATCH_UP, with the number of records read (0 at the end of the log)."""
+    """The result of READ or CATCH_UP. `records` is the number of records read, or 0 at the log end."""
 
     records: int
     seen: ReadProgress
     is_founded: bool
     is_listed: bool
-    """Whether the shared log contains a holding for this node."""
+    """Whether the shared log contains this node's holding."""
     unfit: str
-    """The reason why this node is unfit to lead, or "" if this node is fit."""
+    """Why this node is unfit to lead, or "" if it is fit."""
 
 
 class Appended(NamedTuple):
-    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if the append was refused."""
+    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if refused."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """The result of CONFIRM.
-
-    `has_won` is None if the EPOCH record has not been read back yet.
-    """
+    """The result of CONFIRM. `has_won` is None until the EPOCH record has been read back."""
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """The result of SERVE.
-
-    `proven_ms` is the start time, in ms of the monotonic clock, of the last confirmed append.
-    """
+    """The result of SERVE. `proven_ms` is the monotonic start time of the last confirmed append."""
 
     proven_ms: int
 
 
 class HeartbeatDone(NamedTuple):
-    """The result of BEAT, with the start time of the last confirmed append and the changed facts."""
+    """The result of BEAT: the start time of the last confirmed append, and the changed facts."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """The result of LOOK. On a leader, it includes the fittest follower and the complaints of other nodes."""
+    """The result of LOOK. A leader also reports the fittest follower and all complaints."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -95,34 +89,34 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """The result of ASK_CLIENTS, which indicates whether any client responded after `node` complained."""
+    """The result of ASK_CLIENTS: whether any client responded after `node` complained."""
 
     node: str
     is_reached: bool
 
 
 class Ended(NamedTuple):
-    """The result of HAND_OVER, after which the node no longer serves clients."""
+    """The result of HAND_OVER. The node no longer serves clients."""
 
 
 class CopiesFound(NamedTuple):
-    """An intermediate result of COPY, with the newest epoch in the log (or 0) and its facts."""
+    """An intermediate result of COPY: the newest epoch in the log (or 0) and its facts."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """The result of COPY, after which the node has fetched a copy from `source`."""
+    """The result of COPY. The node has fetched a copy from `source`."""
 
     source: str
 
 
 class Failed(NamedTuple):
-    """The failure of an action with one of the errors in FAILURES.
+    """An action failed with one of the errors in FAILURES.
 
-    If the shared log is inconsistent, `recovery_advice` contains advice for the operator. `where` is the
-    unreadable record that caused the failure, if any.
+    If the shared log is inconsistent, `recovery_advice` tells the operator what to do. `where` is the
+    unreadable record that caused the failure, or None.
     """
 
     act: Act
@@ -132,42 +126,42 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """A shared log record that the node has read and applied, with the outcome `step`."""
+    """A shared log record has been read and applied. `step` is the outcome."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """A timer tick. On a leader, it contains the start of the last confirmed append and the changed facts."""
+    """A timer tick. On a leader: the start of the last confirmed append, and the changed facts."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
 
 
 class ProofWanted(NamedTuple):
-    """A request for a proof of leadership, on which a pending response to a client depends."""
+    """A client response requires proof of leadership."""
 
 
 class SteppedDown(NamedTuple):
-    """The release of the core after an unconfirmed append or a disk failure."""
+    """The core was released after an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
 class Leave(NamedTuple):
-    """A request to stop following or leading because the process is shutting down."""
+    """The process is shutting down and must stop following or leading."""
 
 
 class Move(NamedTuple):
-    """An operator command to transfer the leadership to the node `to`, or to any node if `to` is empty."""
+    """An operator command to move the leadership to the node `to`, or to any node if empty."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """An operator command whose facts are written to the log in a BEAT record.
+    """An operator command to be written in a BEAT record.
 
-    The state machine ignores `written`, which is intended for the node.
+    The state machine ignores `written`, which is for the node.
     """
 
     facts: Mapping[str, Any]
@@ -189,7 +183,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((HeartbeatDone, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which each input is accepted. Inputs not listed are accepted except in HALTED and LEFT."""
+"""The stages that accept each input. Other inputs are accepted except in HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -198,4 +192,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The stages in which the failure of each action is accepted. A LOOK failure is accepted in all stages."""
+"""The stages that accept a failure of each action. All stages accept a LOOK failure."""

@@ -1,4 +1,4 @@
-"""The duties of a leader in the election, which include BEAT appends, periodic checks and the handover.
+"""The duties of a leader: BEAT appends, periodic checks, and the handover.
 
     condition                                 action
     an answer requires a proof of leadership  append a BEAT immediately (`services.live.durability`)
@@ -9,8 +9,8 @@
     the leader is unfit; a follower is fit    hand over the leadership to that follower (`health`)
     a node complains; no client responds      hand over the leadership to that node (`reach`)
 
-At most one BEAT append and one check are in progress at a time. This module performs no I/O. All times are in
-ms and come from a monotonic clock.
+At most one BEAT append and one check run at a time. This module performs no I/O. All times are monotonic
+clock readings in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DutyInput = ProofWanted | Order | HeartbeatDone
 
 
 class LeaderDuties:
-    """The duties of the leader `name`. Actions are passed to `put`, and log lines are passed to `say`."""
+    """The duties of the leader `name`. `put` receives actions, and `say` receives log lines."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
@@ -56,7 +56,7 @@ class LeaderDuties:
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Start leading after the confirmation of an EPOCH record whose append started at `proven_ms`."""
+        """Start leading. `proven_ms` is the start time of the confirmed EPOCH append."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -65,13 +65,13 @@ class LeaderDuties:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Append a BEAT if one is due, and start a check if one is due."""
+        """Start a BEAT append and a check if they are due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: DutyInput, now_ms: int) -> None:
-        """Handle a request for a proof, a command or a confirmed BEAT, and append a BEAT if one is due."""
+        """Handle a proof request, a command or a confirmed BEAT, and append a BEAT if due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
         elif isinstance(given, Order):
@@ -90,22 +90,22 @@ class LeaderDuties:
     # Periodic checks, which followers also perform.
 
     def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Start a check if one is due and no other check is in progress."""
+        """Start a check if due, unless one is already running."""
         if not self._is_looking and now_ms >= self._look_due_ms:
             self._is_looking = True
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
             self._put(Act.LOOK, has_read_all)
 
     def end_look(self, now_ms: int | None = None) -> None:
-        """Record that the check has ended. If `now_ms` is given, restart the check interval at that time."""
+        """Record that the check has ended. If `now_ms` is given, restart the interval from there."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def choose_successor(self, given: LookDone, now_ms: int) -> str:
-        """Return the name of a fit follower if this node is unfit to lead; otherwise, return "".
+        """Return a fit follower to hand over to if this node is unfit; otherwise, return "".
 
-        If the result is "" and another node has complained about the leader, request a client probe.
+        In the latter case, probe the clients if another node has complained about the leader.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
@@ -120,7 +120,7 @@ class LeaderDuties:
         return ""
 
     def leave_unless_reached(self, given: ClientsAsked, now_ms: int) -> bool:
-        """Return whether this node steps down after a complaint because none of its clients responded."""
+        """Return whether to step down because no client responded after a complaint."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
             self._complaints.record_departure(now_ms)

@@ -1,11 +1,11 @@
-"""The leader according to the shared log, as determined from EPOCH records, heartbeats and departures.
+"""Determines the current leader from the EPOCH and BEAT records in the shared log.
 
-An EPOCH record with a newer epoch makes its writer the leader, and the facts of the record identify the
-leader. A BEAT record with the fact `leaves` announces the departure of the leader. The named successor then
-immediately becomes a candidate, or another node if no successor is named. Any other record of the current
-epoch shows that the leader is alive. A BEAT record may also contain a renewed certificate.
+An EPOCH record with a newer epoch makes its writer the leader. A BEAT record with the fact `leaves` announces
+that the leader steps down. The named successor, or any other node if none is named, then becomes a candidate
+immediately. Every other record of the current epoch proves that the leader is alive. A BEAT record can also
+contain a renewed certificate.
 
-This module performs no I/O. All times are passed as arguments, in ms, and come from a monotonic clock.
+This module performs no I/O. All times are monotonic clock readings in milliseconds.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from sharedlog.fold import Outcome, Step, update_leader_facts
 from sharedlog.record import Kind, SharedRecord
 
 _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
-"""The outcomes of records that do not prove that the newest leader is alive."""
+"""The outcomes of records that do not prove the leader is alive."""
 
 
 class Leadership:
-    """The leader according to the records that the node `me` has read from the shared log."""
+    """The leader according to the shared log records that the node `me` has read."""
 
     def __init__(self, me: Member, now_ms: int) -> None:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH record, or None if it is unknown or has stepped down."""
+        """The writer of the newest EPOCH record, or None if unknown or stepped down."""
         self.facts: Mapping[str, Any] = {}
-        """The facts in the newest EPOCH record."""
+        """The facts of the newest EPOCH record."""
         self.names = {me.node}
-        """The names of this node and of all nodes that have ever been the leader, except removed nodes."""
+        """The names of this node and of all current and former leaders that were not removed."""
         self.candidacy_timer = CandidacyTimer(now_ms)
         self.duplicate_name = DuplicateNameCheck(me.node)
         self.has_read_all = False
-        """Whether this node has reached the end of the shared log since it last opened the replica."""
+        """Whether the node has read to the end of the shared log since it opened the replica."""
 
     @property
     def leads_by_log(self) -> bool:
@@ -48,42 +48,41 @@ class Leadership:
 
     @property
     def rank(self) -> int:
-        """The zero-based position of this node in the list of all known nodes sorted by name."""
+        """This node's zero-based position in the list of all known nodes sorted by name."""
         return sorted(self.names | {self._me.node}).index(self._me.node)
 
     @property
     def candidacy_reason(self) -> str:
-        """The reason why this node becomes a candidate."""
+        """Why this node becomes a candidate."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
 
     def leader_unless_own(self, *, leads: bool) -> Member | None:
-        """Return the leader, or None if the leader is unknown.
+        """Return the leader, or None if unknown.
 
-        `leads` indicates whether this node is actually leading. The result is also None if the shared log
-        names this node as the leader but `leads` is false.
+        Also return None if the shared log names this node but `leads`, its actual state, is false.
         """
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
-        """Raise `DuplicateNodeName` if the leader is another process that uses this node's name.
+        """Raise `DuplicateNodeName` if the leader is another process with this node's name.
 
-        Raise `KeyMismatch` if `is_newest` is true and the leader uses a different key for user secrets.
+        If `is_newest` is true, also raise `KeyMismatch` if the leader uses a different key for user secrets.
         """
         self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Apply an EPOCH record unless a newer one has already been applied."""
+        """Apply an EPOCH record unless a newer one was already applied."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def record_taken(self, step: Step, now_ms: int) -> bool:
-        """Update the state from an applied record, and return whether it is an EPOCH record."""
+        """Update the state from an applied record. Return whether it is an EPOCH record."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -106,7 +105,7 @@ class Leadership:
         self.candidacy_timer.record_sign_of_life(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
-        """Record that the leader steps down in favor of `to`, or of any other node if `to` is empty."""
+        """Record that the leader steps down in favor of `to`, or of any node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.candidacy_timer.record_sign_of_life(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -1,6 +1,6 @@
-"""The availability of the shared log as observed by a node. Changes in availability are logged.
+"""Tracks whether the shared log responds, and logs each change.
 
-This module performs no I/O. All times are in ms and come from a monotonic clock.
+This module performs no I/O. All times are monotonic clock readings in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""The warnings about skipped records, keyed by the field of `ReadProgress` that counts the records."""
+"""The warnings about skipped records, keyed by `ReadProgress` counter."""
 
 
 class LogAnswers:
-    """The outcome of the last call to the shared log. `say` writes a line to the node's log."""
+    """The outcome of the last shared log call. `say` writes to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The reason why the shared log does not respond, or "" if it responds."""
+        """Why the shared log does not respond, or "" if it does."""
         self.stood_in_vain = ""
-        """The reason why this node's candidacy was not confirmed, or "" after any node has become the leader.
+        """Why this node's candidacy was not confirmed. Reset to "" when any node becomes the leader.
         """
         self.seen = ReadProgress()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log does not respond, and log the reason if it has changed."""
+        """Record that the shared log does not respond. Log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -40,13 +40,13 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Record that the shared log responds, and log a message if it did not respond before."""
+        """Record that the shared log responds. Log a message if it did not respond before."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""
 
     def note_seen(self, seen: ReadProgress) -> None:
-        """Log a warning if the node has skipped records since the last call."""
+        """Store the read progress. Log a warning if more records have been skipped."""
         for name, sentence in _WARNINGS.items():
             if (count := getattr(seen, name)) > getattr(self.seen, name):
                 self._say("warning", sentence, count=count, next_record=seen.next_record)

@@ -1,4 +1,4 @@
-"""The election state machine, which determines the next action of a node from records and action results.
+"""The election state machine, which decides what a node does next.
 
     stage          action                        done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
@@ -13,31 +13,30 @@
     COPYING        fetch a copy                  OPENING                   COPY_PAUSED, then OPENING
     HALTED         none until the process ends
 
-The transition table (`services.cluster.election.table`) maps each pair of a stage and an event to the next
-stage and its action. An input (`services.cluster.election.inputs`) is the result of an action, a record of
-the shared log, a tick, or a command. The methods of this module translate inputs into events and return the
-actions to perform, which include writing log lines. The node (`services.cluster.node`) or the simulation
-performs the actions. The state machine does not access clocks, files or the network.
+The transition table (`services.cluster.election.table`) maps a stage and an event to the next stage and its
+action. An input (`services.cluster.election.inputs`) is an action result, a shared log record, a tick, or a
+command. This module translates inputs into events and returns the actions to perform, including log output.
+The node (`services.cluster.node`) or the simulation performs them. The state machine never accesses clocks,
+files or the network.
 
 Rules
-1. In every stage, exactly one action or one WAIT is in progress. The result of an action is valid only in the
-   stage of that action, and is discarded in all other stages. An early tick starts the next action early and
-   has no other effect. Checks, complaints, BEAT appends, and client probes run concurrently with the action
-   of the stage.
-2. The shared log alone determines the leader. A node enters LEADING only after it has read back its own EPOCH
-   record as the newest one, and leaves LEADING if an append is not confirmed. A node that stops leading
-   discards its core (OPENING), because the core may contain records that were never accepted.
-3. If the engine does not respond, the node retries its call indefinitely. If the shared log is inconsistent,
-   the node stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past
-   the record (COPYING).
-4. On a request to leave, a waiting node exits immediately. A node that is performing an action exits at the
-   next transition from or to a stage in which it cannot hold the right to lead. A leader hands over its
-   leadership before it exits, even if its disk has failed.
-5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
-   complaint to the shared log if the leader does not respond to forwarded calls (`reach`).
+1. Each stage runs exactly one action or one WAIT. A result that arrives in a different stage is discarded. An
+   early tick only starts the next action early. Checks, complaints, BEAT appends, and client probes run
+   concurrently with the stage's action.
+2. The shared log alone determines the leader. A node enters LEADING only after reading back its own EPOCH
+   record as the newest one. It leaves LEADING if an append is not confirmed. A node that stops leading
+   discards its core (OPENING), because the core may contain unaccepted records.
+3. If the engine does not respond, the node retries indefinitely. If the shared log is inconsistent, the node
+   stops reading it (HALTED). If a record is damaged, the node needs a copy that extends past that record
+   (COPYING).
+4. When asked to leave, a waiting node exits immediately. A node that is running an action exits at the next
+   transition, unless it may hold the right to lead. A leader hands over the leadership first, even if its
+   disk has failed.
+5. An unfit node (`health`) becomes a candidate later than other nodes. A follower appends a complaint if the
+   leader does not respond to forwarded calls (`reach`).
 
 Cost: each input requires one table lookup and a few comparisons. Weak spot: the table shows only the effects
-of events, whereas the conditions that cause events are in the methods of this module.
+of events. The conditions that cause events are in this module.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
-"""The action errors that the state machine handles (`Failed`). Any other error is an internal error."""
+"""The action errors that the state machine handles (`Failed`). All other errors are bugs."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
@@ -84,7 +83,7 @@ _END: Final = Row(Stage.LEFT, Act.END)
 class Election:
     """The election state machine of the node `me`.
 
-    All times are in ms and come from a single monotonic clock. `draw` returns a new random holder for each
+    All times are readings of one monotonic clock in milliseconds. `draw` returns a new random holder for each
     EPOCH record.
     """
 
@@ -95,29 +94,29 @@ class Election:
         self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
         self.halted = self._ways_on = ""
-        """The reason why this node has halted, or "" if it has not halted."""
+        """Why this node has halted, or "" if it has not."""
         self.copying = ""
-        """The reasons why this node needs a copy and has not received one yet, or "" if it does not need one.
+        """Why this node needs a copy and has not received one yet, or "" if it needs none.
         """
         self.reopened = ""
-        """The reason why the node has reopened the replica, or "" once the node has read the whole log again.
+        """Why the node has reopened the replica. Reset to "" when the whole log has been read.
         """
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
-        """Whether the next read must first verify that the shared log still contains earlier records."""
+        """Whether the next read must verify that the log still contains the records already read."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the leader's core is unusable, which can happen even before the node serves clients."""
+        """Whether the leader's core is unusable. Can be set even before the node serves clients."""
         self._failure: Exception | None = None
-        """A failure of the copy or the log that was detected by a check and that ends the current role."""
+        """A copy or log failure found by a check. It ends the current role."""
         self._where: Unreadable | None = None
-        """The unreadable record that caused the last failure, or None if there was no such record."""
+        """The unreadable record that caused the last failure, or None."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first action of the node, which is to open the replica."""
+        """Return the first action, which opens the replica."""
         return [Output(Act.OPEN)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
@@ -131,7 +130,7 @@ class Election:
         return outputs
 
     def _apply_event(self, event: Event, argument: Any = None) -> None:
-        """Apply the table row for an event, or ignore the event if it has no row."""
+        """Apply the table row for an event. Ignore events without a row."""
         row = TABLE.get((self.stage, event))
         if row is None:
             return
@@ -182,7 +181,7 @@ class Election:
             self._apply_event(Event.CURRENT, holder)
 
     def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Start any due check or complaint, and then read again, wait, or become a candidate."""
+        """Start any due check or complaint, and then read on, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -207,7 +206,7 @@ class Election:
             self._apply_event(Event.CAUGHT_UP)
 
     def _complain_if_due(self, now_ms: int) -> None:
-        """Append a complaint to the shared log if the leader does not respond to forwarded calls."""
+        """Append a complaint if the leader does not respond to forwarded calls."""
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)

@@ -1,4 +1,4 @@
-"""The lag of a node behind the shared log, and the skew of its clock relative to the engine's clock.
+"""Measures a node's lag behind the shared log and its clock skew relative to the engine.
 
     lag in records    the number of records in the engine minus the number of records that this node has read,
                       measured at most once every ASK_MS
@@ -6,22 +6,20 @@
                       plus the time since that read
     skew              this node's clock minus the engine's clock
 
-The engine timestamps a record after the append has started and before any read returns the record. The
-engine's timestamp therefore lies between two times that the node measures. Both bounds of the skew are stored
-relative to the monotonic clock, and are the tightest bounds obtained from the last SAMPLES records. The wall
-clock is read only when the skew is requested, so the skew immediately reflects a jump of the wall clock.
+The engine timestamps a record after the append starts and before any read returns the record. The timestamp
+therefore lies between two times that the node measures. Both bounds of the skew are relative to the monotonic
+clock and are the tightest ones from the last SAMPLES records. The wall clock is read only when the skew is
+requested, so a wall clock jump shows immediately.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
-A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append
-records, so it cannot distinguish a fast clock from SAMPLES consecutive slow reads, and it considers its clock
-off in both cases. Only records that arrive after the node has read all earlier records are used to measure
-the skew.
+A clock is off if the bounds prove a difference of more than OFF_MS. A follower appends no records, so it
+cannot tell a fast clock from SAMPLES slow reads in a row. It treats both as a clock that is off. The skew is
+measured only from records read after the node has caught up.
 
-Weak spot: the lag cannot be measured in bytes, because the size of unread records is unknown. The engine's
-clock is the reference, so a jump of the engine's clock makes the clocks of all nodes appear off, and no node
-is preferred as leader.
+Weak spot: the lag in bytes is unknown, because the size of unread records is unknown. If the engine's clock
+jumps, the clocks of all nodes appear off, and no node is preferred as leader.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from sharedlog.errors import Unknown
 ASK_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""The difference from the engine's clock, in ms, above which a clock is considered off."""
+"""Difference from the engine's clock, in milliseconds, above which a clock is off."""
 
 
 class LagAndSkew:
-    """The lag and the clock skew of a node.
+    """A node's lag and clock skew.
 
-    `clock` returns the wall-clock time, and `monotonic` returns the monotonic time, both in ms.
+    `clock` returns the wall-clock time and `monotonic` the monotonic time, both in milliseconds.
     """
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
@@ -56,10 +54,10 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The lower and upper bounds, in ms, of the monotonic clock minus the engine's clock."""
+        """The bounds of the monotonic clock minus the engine's clock, in milliseconds."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
-        """Record the result of a read. `end` returns the offset after the last record in the engine."""
+        """Record the result of a read. `end` returns the end offset of the engine's log."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
             self._has_all, self._age_ms, self._lag_records = True, 0, 0
@@ -75,9 +73,9 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update the bounds of a leader from the newest record, which the leader has just read back.
+        """Update a leader's bounds from the newest record, which it has just read back.
 
-        `began_ms` is the start time, in ms of the monotonic clock, of the leader's last confirmed append.
+        `began_ms` is the monotonic start time of the last confirmed append.
         """
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
@@ -85,12 +83,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Discard the bounds that are based on appends that this node made as leader."""
+        """Discard the bounds from this node's own appends as leader."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Recompute the bounds, and publish them atomically to other threads."""
+        """Recompute the bounds. One assignment publishes them atomically to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -98,13 +96,13 @@ class LagAndSkew:
 
     @property
     def skew_ms(self) -> int | None:
-        """The upper bound, in ms, of this node's clock minus the engine's clock, or None if it is unknown."""
+        """The largest possible clock skew in milliseconds, or None if unknown."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 
     @property
     def is_off(self) -> bool:
-        """Whether this node's clock differs from the engine's clock by more than OFF_MS."""
+        """Whether the clock differs from the engine's clock by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
             return False
@@ -115,10 +113,7 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew as a JSON-serializable dictionary.
-
-        Unknown values are None.
-        """
+        """Return the lag and the skew as a JSON-serializable dictionary. Unknown values are None."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

@@ -1,6 +1,6 @@
-"""The transition table of the election, which lists the next stage and its action for each event.
+"""The transition table of the election.
 
-For an overview and for the conditions under which an input causes an event, see the module `machine`.
+For an overview, and for how inputs cause events, see the module `machine`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.cluster.election.candidacy_timer import BEAT_MS
 
 
 class Role(StrEnum):
-    """The role of a node, as shown in its status, probes and metrics."""
+    """A node's role, as shown in its status, probes and metrics."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -28,17 +28,17 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the election state machine. Each state except LEFT corresponds to a role (`ROLES`)."""
+"""The states of the state machine. Each state except LEFT corresponds to a role (`ROLES`)."""
 Event = Enum(
     "Event",
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The events that cause transitions of the election state machine."""
+"""The events of the state machine."""
 
 
 class Act(Enum):
-    """The actions of a node. The value of each member describes the action and its argument."""
+    """The actions of a node. Each value describes the action and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -59,11 +59,11 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""The actions that can run concurrently with the action of the current stage."""
+"""The actions that can run concurrently with the stage's action."""
 
 
 class Wait(Enum):
-    """The reason for a WAIT, which determines its duration (`SECONDS`)."""
+    """The reason for a WAIT. Determines its duration (`SECONDS`)."""
 
     POLL = "for new records"
     BEHIND = "after a failure"
@@ -73,13 +73,13 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""The interval, in seconds, at which every node checks its copy and a leader trims the shared log."""
+"""Interval in seconds between checks of the copy. A leader also trims the shared log."""
 EPOCH_SECONDS: Final = 3.0
-"""The maximum time, in seconds, for a candidate to read back its EPOCH record."""
+"""Maximum time in seconds for a candidate to read back its EPOCH record."""
 
 
 class Row(NamedTuple):
-    """A table row, which consists of the next stage, the action of that stage, and the reason for a WAIT."""
+    """A row of the transition table: the next stage, its action, and the reason for a WAIT."""
 
     stage: Stage
     act: Act
@@ -87,14 +87,14 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An action that the node must perform, with the argument that `Act` describes."""
+    """An action for the node to perform. `Act` describes its argument."""
 
     act: Act
     argument: Any = None
 
 
 class Line(NamedTuple):
-    """A line for the node's log, with its level, text and facts."""
+    """A line for the node's log."""
 
     level: str
     event: str
@@ -107,7 +107,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may hold the right to lead. A node completes these stages before it leaves."""
+"""The stages in which a node may hold the right to lead. It leaves only after these stages."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -116,14 +116,14 @@ ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""The role of a node in each stage. A node that has left retains its last role."""
+"""The role in each stage. A node that has left keeps its last role."""
 _OPEN: Final = Row(Stage.OPENING, Act.OPEN)
 _READ: Final = Row(Stage.READING, Act.READ)
 _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return a mapping in which `event` leads to the same row in each of the stages."""
+    """Return a mapping of `event` to the same row in each of the stages."""
     return {(stage, event): row for stage in stages}
 
 
@@ -152,4 +152,4 @@ TABLE: Final[Mapping[tuple[Stage, Event], Row]] = {
     **_rows((*_AT_WORK, Stage.COPYING), Event.HALT, Row(Stage.HALTED, Act.HALT)),
     **_rows(WAITING, Event.LEAVE, Row(Stage.LEFT, Act.END)),
 }
-"""The rows by stage and event. An event is ignored if the current stage has no row for it."""
+"""The rows by stage and event. Events without a row are ignored."""
