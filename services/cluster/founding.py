@@ -1,28 +1,26 @@
-"""Creation of a cluster from the store of a standalone broker, or from a node's store after a cluster loss.
+"""Creates a cluster from a standalone broker's store, or from a node's store after the loss of a cluster.
 
     log end of the store    --> GENESIS record in the shared log
     store                   --> store of the first node
 
-The GENESIS record contains the log offset at which the shared log continues the history of the store. Only
-the store of the first node contains the data before this offset, so every other node must first copy that
-store (`copies.transfer`). The shared log of the new cluster is trimmed as usual.
+The GENESIS record contains the log offset at which the shared log continues the store's history. Only the
+first node's store contains the data before this offset, so all other nodes must copy that store
+(`copies.transfer`). The new shared log is trimmed as usual.
 
-The command `create --from` uses the whole store of a standalone broker. The command `restore` uses the store
-of a node (`RemainingData`). The restored cluster contains all valid records up to the accepted end in the
-evidence, or all valid records in the store if the evidence is damaged or missing. Damaged records are lost,
-as are records that the cluster accepted after the end of the restored data. To confirm the loss, the operator
-must pass the offset and the number of damaged bytes that are given in the error message (`LossNotAccepted`).
-The damaged bytes remain on disk (`holes`), and valid bytes after the offset are set aside (`tail`).
+The command `create --from` uses a standalone broker's whole store. The command `restore` uses a node's store
+(`RemainingData`). The restored cluster contains all valid records up to the accepted end in the evidence. If
+the evidence is damaged or missing, it contains all valid records in the store. Damaged records and all
+records accepted after the end of the restored data are lost. To confirm the loss, the operator passes the
+offset and the number of damaged bytes from the error message (`LossNotAccepted`). The damaged bytes stay on
+disk (`holes`), and valid bytes after the offset are set aside (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
-   before the name is written, the store remains that of a standalone broker. A shared log that contains no
-   records does not count as a cluster.
-2. The first epoch of the cluster is not lower than the epoch in the store, so receipt handles from older
-   epochs remain unambiguous.
-3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has already
-   begun, or if the copy is at least as long as the store. A shorter pending copy is deleted. A pending
-   `cluster refetch` is cancelled, because no other copy may replace a restored store.
+   first, the store remains a standalone broker's store. An empty shared log does not count as a cluster.
+2. The cluster's first epoch is at least the epoch in the store, so receipt handles stay unambiguous.
+3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
+   the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
+   cancelled, because no copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
 cluster never accepted.
@@ -64,23 +62,23 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""The maximum number of damaged ranges that an error message lists."""
+"""Maximum number of damaged ranges in an error message."""
 
 
 class FoundedCluster(NamedTuple):
-    """The id of a new cluster, and the CommitLog offset at which its shared log starts."""
+    """A new cluster's id, and the CommitLog offset at which its shared log starts."""
 
     cluster: bytes
     end: int
 
 
 class RemainingData(NamedTuple):
-    """The part of the cluster's log that remains in a node's store, described by CommitLog offsets.
+    """The part of the cluster's log that remains in a node's store.
 
-    A restore includes all valid records up to `end`. The damaged ranges in `damaged` and the valid bytes from
-    `end` to `beyond_end` are excluded. `checkpoint` is the offset of the newest checkpoint. The cluster is
-    known to have accepted the log up to `accepted_end`. If the store contains no usable evidence, `unproven`
-    states the reason. Without evidence, the actual accepted end may be higher than `accepted_end`, and a
+    All positions are CommitLog offsets. A restore includes all valid records up to `end`. It excludes the
+    ranges in `damaged` and the valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the
+    newest checkpoint. The cluster is known to have accepted the log up to `accepted_end`. If there is no
+    usable evidence, `unproven` states why. The cluster may then have accepted more than `accepted_end`, and a
     restore includes all valid records.
     """
 
@@ -92,25 +90,25 @@ class RemainingData(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """The number of damaged bytes in the keep files, which contain half messages from deleted segments."""
+    """Number of damaged bytes in keep files, which contain half messages from deleted segments."""
 
     @property
     def damaged_bytes(self) -> int:
-        """The number of damaged bytes in the keep files and in the log up to `end`."""
+        """Number of damaged bytes in keep files and in the log up to `end`."""
         return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
-        """The number of accepted bytes that are missing or damaged in the store."""
+        """Number of accepted bytes that are missing or damaged."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of restored bytes that are not proven to have been accepted by the cluster."""
+        """Number of restored bytes that the cluster may not have accepted."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures to report for a restore, as a JSON-serializable dictionary."""
+        """Return the figures of a restore as a JSON-serializable dictionary."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -124,7 +122,7 @@ class RemainingData(NamedTuple):
         }
 
     def description(self) -> str:
-        """Return a description of the remaining and the missing data for an error message."""
+        """Describe the remaining and missing data for an error message."""
         missing = (
             f"{self.missing_bytes} bytes that this node has seen accepted are missing"
             if self.missing_bytes
@@ -152,13 +150,13 @@ class RemainingData(NamedTuple):
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def loss_acceptance_options(self) -> str:
-        """Return the command-line options that an operator must pass to confirm the loss."""
+        """Return the command-line options that confirm the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class RestoredCluster(NamedTuple):
-    """The id of a restored cluster, the start offset of its log, the remaining data, and the node name."""
+    """A restored cluster's id, the start offset of its log, the remaining data, and the node name."""
 
     cluster: bytes
     end: int
@@ -169,9 +167,9 @@ class RestoredCluster(NamedTuple):
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Create a cluster from a standalone broker's store, which becomes the store of `node`.
 
-    Raise `ClusterExists` if the shared log already contains a cluster, or `Unknown` if the engine does not
-    respond. Raise a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
-    virtual clock.
+    Raise `ClusterExists` if the shared log already contains a cluster, `Unknown` if the engine does not
+    respond, a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a virtual
+    clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
@@ -185,12 +183,12 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> RestoredCluster:
-    """Create a cluster from the data that remains in a node's store, which becomes the store of `node`.
+    """Create a cluster from the data that remains in a node's store.
 
-    If `node` is None, the node keeps the name that is recorded in the store. Raise `LossNotAccepted` unless
-    `accepted_loss` equals the offset after which all records are lost, and `accepted_damage` equals the
-    number of damaged bytes before this offset. Raise a `StoreError` if the store cannot be used, or
-    `ClusterExists` if the shared log already contains a cluster.
+    The store becomes that of `node`, by default under the name recorded in the store. Raise `LossNotAccepted`
+    unless `accepted_loss` is the offset after which all records are lost and `accepted_damage` is the number
+    of damaged bytes before it. Raise a `StoreError` if the store cannot be used, or `ClusterExists` if the
+    shared log already contains a cluster.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -215,7 +213,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the node name in a store, or raise `ConfigurationError` if the store contains no name."""
+    """Return the node name in a store. Raise `ConfigurationError` if there is none."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -224,7 +222,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a message about confirmed numbers that do not match the store, or "" if all of them match."""
+    """Return a message about confirmed numbers that differ from the store, or ""."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -234,7 +232,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return the reason why a cluster cannot be created at the URL, or "" if it can be created."""
+    """Return why no cluster can be created at the URL, or "" if one can."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -243,7 +241,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log contains a cluster, or another error if the engine fails."""
+    """Raise `ClusterExists` if the shared log contains a cluster. Engine errors are passed on."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -253,7 +251,7 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store for the duration of the block, and yield its disk."""
+    """Lock a store within the block, and yield its disk."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -267,10 +265,10 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the data that remains in a node's store: all valid records that are known to be accepted.
+    """Return the valid records in a node's store that are known to be accepted.
 
-    If the store contains no usable evidence, the result includes all valid records. This function reads the
-    whole log. Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
+    Without usable evidence, return all valid records. Reads the whole log. Raise a `StoreError` if the store
+    cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -298,16 +296,17 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Install a pending copy if its installation has begun, or if it is at least as long as the store."""
+    """Install a pending copy if installation has begun or the copy is as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
 
 
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store from its remaining data, cut the log after this data, and record the damage in `holes`.
+    """Recover a store from its remaining data.
 
-    Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
+    The log is cut after this data, and the damage is recorded in `holes`. Raise a `StoreError` if the store
+    cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
@@ -318,7 +317,7 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
 
 
 def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return the end of the last valid record before `until`, and the damaged ranges before `until`."""
+    """Return the end of the last valid record before `until`, and the damage before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
@@ -326,10 +325,10 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return, as damage, any bytes missing at the start of the log that were not deleted by retention.
+    """Return, as damage, the bytes at the log start that are missing but not deleted by retention.
 
-    The checkpoint and later retention records show which bytes retention has deleted. If a retention record
-    was lost in a power failure but the deletion was not, the deleted bytes are reported as damage.
+    The checkpoint and later retention records show what retention has deleted. If a power failure lost the
+    retention record but not the deletion, the deleted bytes count as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -342,7 +341,7 @@ def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: i
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the end offset of the last log file, or 0 if there are no log files."""
+    """Return the end offset of the last log file, or 0 if there is none."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 

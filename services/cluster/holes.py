@@ -1,28 +1,25 @@
-"""The `holes` file, which lists the operator-accepted damage in the log and in keep files.
+"""The `holes` file, which lists the damage in the log and in keep files that an operator has accepted.
 
-A restore (`cluster restore`) also includes the valid records that follow damaged records. The damaged bytes
-remain unchanged on disk, and the broker skips them like any other damage (docs/damage.md). The `holes` file
-allows a node to distinguish accepted damage from new damage. When a node detects new damage, it fetches
-another node's copy. A hole cannot be repaired with such a copy, because the missing bytes do not exist on any
-node.
+A restore (`cluster restore`) keeps the valid records after damaged ones. The damaged bytes stay on disk, and
+the broker skips them like any other damage (docs/damage.md). The `holes` file distinguishes accepted damage
+from new damage. On new damage, a node fetches another node's copy. This cannot repair a hole, because no node
+has the missing bytes.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
 list of [first offset, end offset] pairs in ascending order and without overlaps. The field `keep` is the
 number of damaged bytes in keep files.
 
 Rules
-1. Only a restore writes the `holes` file, before it creates the new cluster. Every copy of the store includes
-   the `holes` file.
+1. Only a restore writes the `holes` file, before creating the new cluster. Every copy of the store includes
+   it.
 2. Damage outside the holes makes the copy unusable.
-3. A failed read of a message or a queue entry reports only a single damaged location. The reported location
-   may be a gap that a hole has left in a queue. For this reason, the node scans the whole segment before it
-   treats the copy as damaged.
+3. A failed read reports only one damaged location, which may be a gap that a hole has left in a queue. The
+   node therefore scans the whole segment before treating the copy as damaged.
 
-Cost: a small file is read whenever a store is opened or copied, and a segment is scanned for each damaged
-location that a read detects. Weak spot: if a store has holes, a loss of timers or half messages is reported
-but does not cause the node to fetch a copy. This is the case even if the loss is due to a damaged timer file
-on this node. Because a damaged `holes` file is treated as empty, the node then needs another node's copy or
-another restore.
+Cost: a small file is read when a store is opened or copied, and one segment is scanned per damaged location.
+Weak spot: if a store has holes, lost timers or half messages are reported, but the node fetches no copy. This
+also applies to a timer file damaged on this node. A damaged `holes` file is treated as empty, so the node
+then needs another node's copy or another restore.
 """
 
 from __future__ import annotations
@@ -38,21 +35,21 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage: log ranges in ascending order, and the number of damaged bytes in keep files."""
+    """The accepted damage: log ranges in ascending order, and damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
 
     @property
     def has_any(self) -> bool:
-        """Whether an operator has accepted any damage in the store."""
+        """Whether the store has any accepted damage."""
         return bool(self.log or self.keep_bytes)
 
 
 def read(disk: Disk) -> Holes:
-    """Return the accepted damage in a store. The result is empty if the `holes` file is missing or damaged.
+    """Return the accepted damage in a store. Raise OSError if the file cannot be read.
 
-    Raise OSError if the file cannot be read.
+    If the `holes` file is missing or damaged, the result is empty.
     """
     size = disk.size(layout.HOLES)
     content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
@@ -63,7 +60,7 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Write the `holes` file durably, or delete the file if there are no holes.
+    """Write the `holes` file durably, or delete it if there are no holes.
 
     Raise OSError if the disk fails.
     """
@@ -82,7 +79,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Create missing log segments, filled with zeros, to make the log contiguous.
+    """Create zero-filled log segments where segments are missing in the damaged ranges.
 
     Raise OSError if the disk fails.
     """
@@ -101,9 +98,9 @@ def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Dama
 
 
 def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
-    """Join adjacent damaged ranges, which must be in ascending order.
+    """Join adjacent damaged ranges. The ranges must be in ascending order.
 
-    A scan splits damaged ranges at segment boundaries.
+    A scan splits ranges at segment boundaries.
     """
     found: list[Damage] = []
     for one in damaged:
@@ -114,9 +111,9 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return the damage in the log between `since` and `end` that is outside the holes.
+    """Return the log damage between `since` and `end` that is outside the holes.
 
-    If no record begins at `since`, because the offset belongs to a different history, the whole segment is
+    If no record begins at `since`, because the offset is from a different history, the whole segment is
     scanned. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`

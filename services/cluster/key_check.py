@@ -1,11 +1,11 @@
-"""A check that all nodes have the same key for user secrets, so that any leader can decrypt the secrets.
+"""Checks that all nodes use the same key for user secrets, so that every leader can decrypt them.
 
-An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about
-the key itself. The key id of a node without a key is "". A node whose key differs from the key of the last
-leader halts before it becomes a candidate.
+An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The id reveals nothing
+about the key. The key id of a node without a key is "". A node whose key differs from the last leader's key
+halts before it becomes a candidate.
 
 To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
-the last leader can start with a key that differs from the one in the last EPOCH record.
+the last leader can start with a new key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a cluster node, which may be the leader or a follower."""
+"""Prometheus metrics of a cluster node."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
 LOOK_EACH_MS: Final = 2_000
-"""The minimum time, in ms, between two progress measurements, which examine all message groups."""
+"""Minimum time in milliseconds between progress measurements, which scan all message groups."""
 
 
 class ClusterMetrics(Collector):
-    """The Prometheus metrics of one node, and the additional fields of its status."""
+    """A node's Prometheus metrics, and the additional fields of its status."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker of this node, or None if this node is not the leader."""
+        """This node's broker, or None if this node is not the leader."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
     @property
     def unanswered(self) -> str:
-        """The reason why the shared log refuses calls or does not respond, or "" if it responds."""
+        """Why the shared log refuses calls or does not respond, or "" if it responds."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
-        """Return the warnings to include in the response of `/readyz`."""
+        """Return the warnings for the response of `/readyz`."""
         node = self._node
         clock, reopened = node.clocks.engine_clock_warning(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
@@ -56,7 +56,7 @@ class ClusterMetrics(Collector):
         return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
-        """Return the additional fields of the node's status as a JSON-serializable dictionary."""
+        """Return the additional status fields as a JSON-serializable dictionary."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
@@ -80,7 +80,7 @@ class ClusterMetrics(Collector):
         return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of the node."""
+        """Yield all metrics."""
         role = GaugeMetricFamily("tidewheel_cluster_role", "1 for what the node does.", labels=("role",))
         for one in Role:
             role.add_metric((one.value,), int(one is self._node.role))
@@ -111,7 +111,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield metrics for the node's lag, clock, fitness and last takeover."""
+        """Yield metrics for the lag, clock, fitness and last takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -139,7 +139,7 @@ class ClusterMetrics(Collector):
             yield took_over
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """On a leader, yield the number of faults in the shared log and the ages of the scrub passes."""
+        """On a leader, yield the number of log faults and the age of each scrub pass."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -149,10 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lag of each follower in bytes and in seconds.
-
-        On a follower, these metrics have no samples.
-        """
+        """Yield each follower's lag in bytes and seconds. On a follower, there are no samples."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

@@ -1,19 +1,19 @@
-"""A cluster node, which performs the actions of its election on an event loop and exposes its state.
+"""A cluster node. It runs the actions of its election on an event loop.
 
     election --action--> worker thread, timer or `Lead` --result--> election
     worker thread --record from the shared log--> election
     operator, process, core --command, failure, request for a proof--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop. Each
-   call to `handle_input` passes a single input to the election.
-2. Actions that use the engine or the disk run in worker threads (`services.cluster.acts`). Worker threads own
-   the core on a follower, and the event loop owns the core on the leader (`services.cluster.leading.lead`).
-3. Checks, complaints, BEAT appends, client probes, and a follower's reports to its leader run as concurrent
-   tasks. When the node changes to a role other than follower or candidate, it cancels its concurrent tasks,
-   because their results would be outdated.
-4. A failed action that the election does not handle is an internal error, as is any other unexpected
-   exception in the node. An internal error ends `run`, and thus the process.
+1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop.
+   `handle_input` passes one input to the election.
+2. Engine and disk actions run in worker threads (`services.cluster.acts`). Worker threads own the core on a
+   follower, and the event loop owns it on the leader (`services.cluster.leading.lead`).
+3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. On a
+   change to any role except follower or candidate, the node cancels them, because their results would be
+   outdated.
+4. Action errors that the election does not handle, and all other unexpected exceptions, are internal errors.
+   An internal error ends `run`, and thus the process.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """The time of a takeover by this node, in ms since the Unix epoch, and the reason for the takeover."""
+    """When (in milliseconds since the Unix epoch) and why this node became the leader."""
 
     at_ms: int
     why: str
 
 
 class ClusterNode:
-    """A cluster node that performs the actions of its election.
+    """A cluster node.
 
-    `me` identifies the node in its EPOCH records, `show` returns the current certificate of the node, and
-    `clock` returns the wall-clock time in ms.
+    `me` describes the node in its EPOCH records, `show` returns its current certificate, and `clock` returns
+    the wall-clock time in milliseconds.
     """
 
     def __init__(
@@ -91,21 +91,21 @@ class ClusterNode:
         self.acts = NodeActions(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
-        """The leadership of this node, from the confirmation of its EPOCH record until `Lead.end` returns."""
+        """This node's leadership, from its confirmed EPOCH record until `Lead.end` returns."""
         self.took_over: Takeover | None = None
-        """The last takeover by this node, or None if the node has never been the leader."""
+        """This node's last takeover, or None if it has never been the leader."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _assume_reached
-        """A callback that returns whether any client responds to this node."""
+        """Returns whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
-        """A callback that runs after a replica is replaced, to garbage-collect the old core."""
+        """Runs after a replica is replaced, to garbage-collect the old core."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._end_with_bug)
         self.read_ms = 0
-        """The time of the last read from the shared log, in ms, or 0 before the first read."""
+        """Time of the last shared log read in milliseconds, or 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Run the node until `leave` is called, and re-raise any internal error."""
+        """Run the node until `leave` is called. Raise any internal error."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -118,13 +118,13 @@ class ClusterNode:
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Make the node stop following or leading as soon as possible. The method `run` then returns."""
+        """Stop following or leading as soon as possible. `run` then returns."""
         self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
 
     def handle_input(self, given: Input, now_ms: int | None = None) -> None:
-        """Pass an input to the election, and perform the resulting actions. An internal error ends `run`."""
+        """Pass an input to the election, and run the resulting actions. Internal errors end `run`."""
         if self._over.done():
             return
         try:
@@ -144,7 +144,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _observed_state(self) -> tuple[Role, int, str | None]:
-        """Return the values that other tasks watch for changes: the role, the epoch and the leader's name."""
+        """Return the values that other tasks watch: the role, the epoch and the leader's name."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -164,7 +164,7 @@ class ClusterNode:
             self._tasks.start(self._answer(act, argument), is_concurrent=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return a coroutine that performs an action and returns the resulting election input."""
+        """Return a coroutine that runs an action and returns the resulting election input."""
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
@@ -172,7 +172,7 @@ class ClusterNode:
         return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
-        """Perform an action, and pass its result to the election."""
+        """Run an action, and pass its result to the election."""
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
@@ -190,7 +190,7 @@ class ClusterNode:
             self.handle_input(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Update the node with the result of an action before the result is passed to the election."""
+        """Update the node from the result of an action before the election receives the result."""
         self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -218,7 +218,7 @@ class ClusterNode:
             self.handle_input(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input to the election from a worker thread that is performing an action."""
+        """Pass an input to the election from a worker thread."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _end_with_bug(self, bug: BaseException) -> None:
@@ -277,10 +277,7 @@ class ClusterNode:
             self._end_with_bug(bug)
 
     def _schedule_proof(self) -> None:
-        """Schedule a request for a proof of leadership.
-
-        At most one request is scheduled per event loop iteration.
-        """
+        """Schedule at most one proof request per event loop iteration."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
@@ -299,36 +296,33 @@ class ClusterNode:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that this node has read from the shared log."""
+        """The newest epoch read from the shared log."""
         return self.election.leadership.epoch
 
     @property
     def known_leader(self) -> Member | None:
-        """The leader of the cluster, or None if the leader is unknown.
+        """The leader of the cluster, or None if unknown.
 
-        The value is also None if the shared log names this node as the leader but the node does not serve
-        clients, for example, after a restart.
+        Also None if the shared log names this node but the node does not serve clients, for example after a
+        restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The reason why the shared log refuses calls or does not respond, or "" if it responds normally."""
+        """Why the shared log refuses calls or does not respond, or "" if it responds normally."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each damaged record that another node cannot read.
-
-        On a follower, the list is empty.
-        """
+        """One sentence per damaged record that another node cannot read. Empty on a follower."""
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
-        """Wait until the leader is known, and return the epoch and the leader.
+        """Wait until the leader is known. Return the epoch and the leader.
 
         Raise TimeoutError if the leader is still unknown after `seconds`.
         """
@@ -344,14 +338,14 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The offset of the next shared log record that is needed by each node that has announced a copy."""
+        """The next shared log record that each announced node needs."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """A mapping from the HTTP URL of each node to the certificate of the node in PEM format.
+        """The HTTP URL of each node, mapped to its PEM certificate. This node comes first.
 
-        The mapping begins with this node. The certificate is "" if the URL does not use TLS.
+        The certificate is "" if the URL does not use TLS.
         """
         held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
@@ -364,19 +358,19 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node is the leader and the sender of `secret` is one of its followers."""
+        """Return whether this node leads and `secret` is that of a follower."""
         return self.lead is not None and self.lead.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a follower's report, or ignore it if this node is not the leader."""
+        """Record a follower's report. Ignore it if this node is not the leader."""
         if self.lead is not None:
             self.lead.record_position(node, end, unfit)
 
     async def _report_to_leader(self) -> None:
         """Report this node's position to the leader every `followers.TELL_SECONDS` seconds.
 
-        Failed reports are ignored. Reports are sent from the node's own worker threads, because forwarded
-        requests may occupy all other threads.
+        Failed reports are ignored. Reports use the node's own worker threads, because forwarded requests may
+        occupy all other threads.
         """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
@@ -399,16 +393,16 @@ _FAILURES_ARE_BUGS: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _assume_reached() -> bool:
-    """Return True. This default callback assumes that clients can reach this node."""
+    """Return True, assuming that clients can reach this node. The default callback."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing. This function is a default callback."""
+    """Do nothing. The default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:
-    """Return whether an error indicates that the shared log is inconsistent or lost."""
+    """Return whether an error shows that the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
@@ -418,5 +412,5 @@ def write_log_line(line: Line) -> None:
 
 
 def monotonic_ms() -> int:
-    """Return the monotonic time of this machine, in ms."""
+    """Return the monotonic time in milliseconds."""
     return time.monotonic_ns() // 1_000_000

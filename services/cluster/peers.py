@@ -1,24 +1,21 @@
-"""Connections between nodes. A connection uses TLS with a pinned certificate if the other node offers TLS.
+"""Connections between nodes. They use TLS with a pinned certificate if the other node supports TLS.
 
-A node announces its certificate in the shared log in PEM format. The rest of the certificate chain is not
-announced. The leader announces its certificate in EPOCH and BEAT records, and nodes that provide copies
-announce theirs in CHECKPOINT records. A node that connects to another node trusts exactly the announced
-certificate, regardless of its issuer. Nodes already trust the shared log, so no certificate authority is
-involved. A node without a certificate is reachable only from its own machine, and its ports use plaintext.
+A node announces its PEM certificate in the shared log, without the rest of the chain. The leader announces it
+in EPOCH and BEAT records, and nodes that provide copies in CHECKPOINT records. Other nodes trust exactly this
+certificate, regardless of the issuer. Nodes already trust the shared log, so no certificate authority is
+needed. A node without a certificate uses plaintext and is reachable only from its own machine.
 
-A node announces a renewed certificate within seconds. Until a renewed certificate is announced, other nodes
-reject it, send no data to the node, and retry the connection (`forwarding`). If `--tls-clients` is set, a
-node also presents its certificate as a TLS client of the other nodes. In this case, the certificate must be
-issued by an authority in the file that `--tls-clients` specifies.
+A node announces a renewed certificate within seconds. Until then, other nodes reject the certificate, send no
+data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents its certificate as a
+TLS client of other nodes. An authority in the `--tls-clients` file must then have issued the certificate.
 
-A network that silently drops packets leaves half-open connections. For this reason, a connection attempt is
-abandoned after `CONNECT_SECONDS`, and an open connection is closed if nothing, not even a TCP
-acknowledgement, is received for `SILENT_SECONDS`. A live node may take as long to respond as the caller's
-timeout allows.
+A network that silently drops packets leaves half-open connections. Connection attempts therefore time out
+after `CONNECT_SECONDS`. An open connection is closed if no packet, not even a TCP acknowledgement, arrives
+for `SILENT_SECONDS`. A response from a live node may take as long as the caller's timeout allows.
 
-Cost: each gRPC connection and each HTTP request requires a TLS handshake, and each gRPC call takes about 50
-us of CPU time on each of the two nodes. Weak spot: gRPC also verifies the host name. The caller takes the
-expected host name from the certificate, so a certificate without a name cannot be used.
+Cost: one TLS handshake per gRPC connection and per HTTP request, and about 50 us of CPU time per gRPC call on
+each node. Weak spot: gRPC verifies the host name, which the caller takes from the certificate. A certificate
+without a name therefore cannot be used.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""The maximum size, in bytes, of a certificate, which is stored in the shared log and in every checkpoint."""
+"""Maximum size of a certificate in bytes. The shared log and every checkpoint store it."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -45,7 +42,7 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""The socket options that make the operating system probe a silent peer every second, where supported."""
+"""Socket options for a probe of a silent peer every second, where supported."""
 
 
 class CertificateMismatch(ConnectionError):
@@ -53,7 +50,7 @@ class CertificateMismatch(ConnectionError):
 
 
 class Identity(NamedTuple):
-    """The announced certificate of a node, with its chain and key if the node is also a TLS client."""
+    """A node's certificate. `chain` and `key` are set if the node is also a TLS client."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -69,7 +66,7 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
 
 def load_identity(files: TlsFiles) -> Identity:
-    """Load the identity of a node from its TLS files.
+    """Load a node's identity from its TLS files.
 
     Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
     """
@@ -91,7 +88,7 @@ def load_identity(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a host name or an address from a certificate, or "" if the certificate contains neither."""
+    """Return a host name or an address in a certificate, or "" if there is none."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -106,11 +103,10 @@ def name_in(certificate: str) -> str:
 
 
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Open a connection to the HTTP interface at `url`, and require the peer to have the given certificate.
+    """Connect to the HTTP interface at `url`. The peer must have the given certificate.
 
-    Reads from the connection time out after `seconds`. Raise `CertificateMismatch` if the peer has a
-    different certificate, or another OSError if the connection fails. If an error is raised, no request has
-    been sent.
+    Reads time out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate, or
+    another OSError if the connection fails. On error, no request has been sent.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -134,7 +130,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable TCP keepalive probes on a socket, so that a connection to a silent peer is closed."""
+    """Enable TCP keepalive, so that connections to silent peers are closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -144,7 +140,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` to another node in a POST request, and return whether the node accepted the request."""
+    """Send `facts` to another node in a POST request. Return whether the node accepted them."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:
@@ -159,7 +155,7 @@ def post(
 
 
 def certificate_mismatch_text(where: str, reason: str) -> str:
-    """Return the error message for an address whose certificate differs from the one in the shared log."""
+    """Return the error message for a certificate that differs from the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -167,7 +163,7 @@ def certificate_mismatch_text(where: str, reason: str) -> str:
 
 
 def _context_trusting(certificate: str) -> ssl.SSLContext:
-    """Return an SSL context that accepts exactly one certificate, regardless of the host name."""
+    """Return an SSL context that accepts exactly one certificate and ignores the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed

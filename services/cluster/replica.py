@@ -1,35 +1,32 @@
-"""A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
+"""A node's copy of the cluster's store. The core contains the accepted records of the shared log.
 
-When a node opens its copy, it recovers the core from its newest checkpoint. On a follower, each record of the
-shared log is applied to the fold. The bytes of an accepted flush are written to the log files, and the
-records of the flush are applied to the core. On the leader, the core writes to the shared log, and the sink
-applies the node's own records to the copy.
+On opening its copy, a node recovers the core from the newest checkpoint. A follower applies each shared log
+record to the fold. When a flush is accepted, the follower writes its bytes to the log files and applies its
+records to the core. On the leader, the core writes to the shared log, and the sink applies the node's own
+records to the copy.
 
 Rules
-1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. A record
-   with a correct CRC may never have been accepted by the cluster, and a power failure may have left gaps
-   between records. The core starts at the checkpoint, and the node reads all later records from the shared
-   log again. The bytes after the checkpoint stay on disk until the shared log confirms them (`tail`), because
-   they may be the only remaining copy of the records. The `evidence` file contains the accepted end of the
-   log and is updated after each accepted flush.
-2. A checkpoint contains the fold state (`SHARED`) and the core state, both at the same log offset.
-   Checkpoints are taken between flushes and contain only accepted records.
-3. A follower's core neither appends records nor performs scheduled work. The leader decides when to append
-   records and when to perform scheduled work, and the followers apply the resulting records. Damage or a full
-   disk on one node does not affect the history of the cluster.
-4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
-   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file, so
-   no timer depends on the log before the cut. A node deletes a log segment once both of the node's
-   checkpoints cover the segment.
-5. If at least AGAIN_BYTES bytes of log follow the newest checkpoint, a node takes an additional checkpoint.
-   The node does so once it has caught up after opening its copy, and again at its first check as leader.
-   These checkpoints shorten the next startup if the node is restarted soon.
-6. After a disk error, a copy and its core are unusable, and the node reopens the copy. If a copy has lost
-   records that exist only on other machines (`StoreDamaged`), it is replaced with the copy of another node
+1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. The
+   cluster may not have accepted them, and a power failure may have left gaps. The core starts at the
+   checkpoint, and the node reads all later records from the shared log again. The bytes after the checkpoint
+   stay on disk until the shared log confirms them (`tail`), because they may be the only remaining copy. The
+   `evidence` file contains the accepted log end and is updated after each accepted flush.
+2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
+   taken between flushes and contain only accepted records.
+3. A follower's core neither appends records nor performs scheduled work. It only applies the leader's
+   records. Damage or a full disk on one node does not affect the cluster's history.
+4. The leader decides where retention cuts the log, and every node cuts the log when it applies the retention
+   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file. No
+   timer then depends on the log before the cut. A node deletes a log segment once both of its checkpoints
+   cover the segment.
+5. A node takes an additional checkpoint after it has caught up, and another at its first check as leader. The
+   checkpoint requires at least AGAIN_BYTES of log after the previous one. It shortens the next startup.
+6. After a disk error, the copy and its core are unusable, and the node reopens the copy. If the copy has lost
+   records that exist only on other machines (`StoreDamaged`), the node fetches another node's copy
    (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, and uses no more memory than the leader. Weak spot: on
-every start, the node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of records from the shared log.
+Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot: on
+each start, a node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes from the shared log.
 """
 
 from __future__ import annotations
@@ -59,33 +56,33 @@ from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 LEASE_MS_MIN: Final = 30_000
-"""The minimum time, in ms, for which a recorded lease remains valid after a takeover.
+"""Minimum time in milliseconds for which a recorded lease stays valid after a takeover.
 
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The number of log bytes after a checkpoint that justify another one. At startup, reading 8 MiB takes 0.4 s.
+"""Bytes of log after a checkpoint before an additional one. At startup, reading 8 MiB takes 0.4 s.
 """
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""The outcomes of records after which the evidence is updated."""
+"""The record outcomes after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be rebuilt from the other parts.
+"""The parts of a store that cannot be rebuilt from other parts.
 
 The names are those of `services.broker.spine.values.DamagedPart`.
 """
 
 
 class SharedPart:
-    """The part of a core snapshot that contains the fold state of the shared log."""
+    """The part of a core snapshot that contains the fold state."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the core has yet to apply the last flush that the fold has accepted."""
+        """Whether the core has not yet applied the last flush accepted by the fold."""
 
     def freeze(self) -> Any:
-        """Return the fold state as a JSON value for a snapshot."""
+        """Return the fold state as a JSON value."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
@@ -94,7 +91,7 @@ class SharedPart:
 
 
 class Replica:
-    """A node's copy of the cluster's store. Call `Replica.open` to open a copy."""
+    """A node's copy of the cluster's store. Use `Replica.open` to open a copy."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -105,16 +102,16 @@ class Replica:
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[DamagedPart] = set()
-        """The reported damage that lies within holes, which an operator has accepted."""
+        """The reported damage that lies within holes."""
         self.sink: SharedSink | None = None
-        """The sink for the records of the core on the leader, or None on a follower."""
+        """The leader's sink for the core's records, or None on a follower."""
         self._is_settled = False
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
         """Open the copy on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine. Raise another
+        Raise `StoreDamaged` if the copy has lost data that this machine cannot recover. Raise another
         `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.install_copy(disk)
@@ -130,25 +127,25 @@ class Replica:
 
     @property
     def fold(self) -> Fold:
-        """The fold of the records that this node has read from the shared log."""
+        """The fold of the shared log records that this node has read."""
         return self._shared.fold
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """The number of accepted log bytes after the newest checkpoint, which must be reread at startup."""
+        """Number of accepted log bytes after the newest checkpoint, to be reread at startup."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
     def last_led(self) -> tuple[int, int] | None:
-        """The shared log offset and the CRC-32 of the newest leader record ever applied to this copy."""
+        """The shared log offset and CRC-32 of the newest leader record applied to this copy."""
         claimed = self._proof.claimed
         return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
-        """Raise `StoreDamaged` if the copy has lost data that cannot be recovered on this machine.
+        """Raise `StoreDamaged` if the copy has lost data that this machine cannot recover.
 
-        The start of the log is checked only if `has_read_all` is true, because records that the node has not
-        read yet may include a retention cut.
+        The log start is checked only if `has_read_all` is true, because unread records may include a
+        retention cut.
         """
         for one in tuple(self.core.damage):
             if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_due_to_holes(one):
@@ -177,14 +174,12 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next shared log record, which is stored at `offset` in the shared log, to the copy.
+        """Apply the next shared log record, which is stored at `offset` in the shared log.
 
-        The CRCs and the offsets of all records of a flush are verified before any byte of the flush is
-        written.
+        All CRCs and offsets of a flush are verified before any byte of the flush is written.
 
-        Raise `Trimmed` if the record is a GENESIS record and this node lacks the earlier data on which it
-        builds. Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. The copy
-        is unusable after an OSError.
+        Raise `Trimmed` for a GENESIS record if this node lacks the earlier data. Raise `Halted` if the shared
+        log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is unusable.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -209,8 +204,8 @@ class Replica:
     def sync(self) -> None:
         """Sync the accepted log, and then its evidence, to disk.
 
-        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. The
-        copy is unusable after an OSError.
+        Any thread may call this method, but only one at a time. Raise OSError if the disk fails. After an
+        OSError, the copy is unusable.
         """
         written = self._evidence.written
         if written is None:
@@ -222,10 +217,10 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy for use by a leader after the node has read the whole shared log.
+        """Prepare the copy for leading. The node must have read the whole shared log.
 
-        Bytes after the accepted end of the log are set aside. Raise `Unknown` if a node with this copy is not
-        permitted to lead, or OSError if the disk fails. The copy is unusable after an OSError.
+        Bytes after the accepted log end are set aside. Raise `Unknown` if a node with this copy may not lead,
+        or OSError if the disk fails. After an OSError, the copy is unusable.
         """
         if not self._proof.may_lead:
             raise Unknown(
@@ -248,8 +243,8 @@ class Replica:
     def claim_due_checkpoint(self) -> bool:
         """Return whether the additional checkpoint after a catch-up or a takeover is due.
 
-        The method returns True at most once after the copy is opened and at most once after each takeover. It
-        never returns True before the node has read the shared log up to the evidence.
+        Returns True at most once after each opening and each takeover, and never before the node has read the
+        shared log up to the evidence.
         """
         if self._is_settled or not self._proof.may_lead:
             return False
@@ -257,10 +252,9 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core write to the shared log, once this node's EPOCH record is the newest one.
+        """Let the core write to the shared log. This node's EPOCH record must be the newest one.
 
-        The first record that the core writes contains the epoch, the node name `node` and the finalized
-        version.
+        The core's first record contains the epoch, the node name `node` and the finalized version.
         """
         self.prepare_to_lead()
         self._is_settled = False
@@ -283,13 +277,13 @@ class Replica:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that contains fold state, or 0 if there is none."""
+    """Return the offset of the newest checkpoint with fold state, or 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:
-    """Reset the published end of a node's store to its newest checkpoint, and return the offset.
+    """Reset the published end of a node's store to its newest checkpoint. Return the offset.
 
     Raise OSError if the disk fails.
     """

@@ -1,11 +1,11 @@
-"""The tail of a node's log: the bytes after the checkpoint that the shared log has not confirmed yet.
+"""The tail of a node's log: the bytes after the checkpoint that the shared log has not confirmed.
 
     checkpoint                   accepted end                             end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
         ^ each flush from the shared log is compared with the bytes at its offset and then written there
 
-As the node reads the shared log, each part of the tail is either confirmed or replaced. This module compares
-each accepted flush with the tail, and `services.cluster.evidence` determines the action to take:
+As the node reads the shared log, each part of the tail is confirmed or replaced. This module compares each
+accepted flush with the tail, and `services.cluster.evidence` chooses the action:
 
     advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
     set aside        copy the valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, to the file
@@ -13,12 +13,11 @@ each accepted flush with the tail, and `services.cluster.evidence` determines th
     cut              delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Bytes that already match a flush are rewritten as well, because they may exist only in the page cache. The
-comparison ends after a cut, or when it reaches the end of the log files.
+Matching bytes are rewritten too, because they may exist only in the page cache. The comparison ends after a
+cut or at the end of the log files.
 
-Cost: after a copy is opened, each flush after the checkpoint requires one disk read. Weak spot: only the most
-recently set-aside tail is kept. This tail ends at the first damaged record or, in a restore, at the last
-valid record.
+Cost: after a copy is opened, one disk read per flush after the checkpoint. Weak spot: only the last tail set
+aside is kept. It ends at the first damaged record or, in a restore, at the last valid record.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """The tail of a log with segments of `segment_bytes` bytes, beginning at the checkpoint `end_offset`."""
+    """The tail of a log after the checkpoint `end_offset`. `segment_bytes` is the segment size."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset at which the log files end. Flushes after this offset need not be compared."""
+        """The end offset of the log files. Later flushes need no comparison."""
         self.has_bytes = self._end > end_offset
         """Whether the tail contains bytes that have not been compared yet."""
 
     def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Compare the next accepted flush with the tail, and prepare the log files for writing the flush.
+        """Compare the next accepted flush with the tail, and prepare the log files for writing.
 
         Raise `Halted` if the tail belongs to another history, or OSError if the disk fails.
         """
@@ -72,10 +71,9 @@ class Tail:
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Cut the tail at `offset`, the end of the accepted records, and set later valid records aside.
+        """Cut the tail at `offset`, the accepted end. Set later valid records aside.
 
-        The part to be set aside ends at `sound_until`, which defaults to the end of the contiguous valid
-        records.
+        The records set aside end at `sound_until`, by default at the end of the contiguous valid records.
         """
         if not self.has_bytes:
             return
@@ -98,7 +96,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
-        """Compare a flush with the log files, and return the result and the offset of the first difference.
+        """Compare a flush with the log files. Return the result and the first differing offset.
 
         If there is no difference, the offset is the end of the flush.
         """
@@ -120,9 +118,9 @@ class Tail:
         )
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk are identical to those of `part`.
+        """Return whether the bytes on disk equal those of `part`.
 
-        The result is also False if `part` ends with zeros or extends past the end of a segment.
+        Return False if `part` ends with zeros or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -137,7 +135,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the `zeros` bytes after a record are all zero or lie past the end of the file."""
+        """Return whether the `zeros` bytes after a record are zero or past the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -150,13 +148,13 @@ class Tail:
         return holds_other(self._disk.view(path), position, offset, self._imported_until)
 
     def _clear_closed(self, flush: Sequence[SharedRecord]) -> None:
-        """Clear the unused space at the end of each segment that a flush closes."""
+        """Clear the unused end of each segment that a flush closes."""
         for part in flush:
             if part.zeros:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear a segment from `offset` to the end of the segment, unless the segment starts at `offset`."""
+        """Clear a segment from `offset` to its end. Do nothing if the segment starts at `offset`."""
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return
@@ -167,10 +165,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy possibly unaccepted records to the folder `aside`.
-
-        If the disk fails, log a warning and continue.
-        """
+        """Copy possibly unaccepted records to the folder `aside`. Disk errors are only logged."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -191,7 +186,7 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield the log offset, the bytes and the number of following zeros for each record in `part`.
+    """Yield the log offset, the bytes and the number of following zeros of each record in `part`.
 
     Blank records are included.
     """

@@ -1,39 +1,35 @@
-"""Forwarding of client calls from a follower to the leader, byte for byte.
+"""Forwards client calls from a follower to the leader, byte for byte.
 
     client --call-->   this node   --the same bytes, once--> leader
     client <--reply--  this node   <--the same bytes--       leader
 
-A unary call or a receive is retried with each new leader until a leader answers. If the caller's deadline is
-near (RETRY_MARGIN_SECONDS), the call fails with UNAVAILABLE. A write also fails with UNAVAILABLE if a leader
-refuses it after a previous leader may have executed it (WRITES). For each Telemetry stream of a client, the
-node opens a separate stream to the leader. After a leader change, the node opens a new stream to the next
-leader, and begins it with the stored client state (`presence`).
+A unary call or a receive is retried with each new leader until a leader answers. The call fails with
+UNAVAILABLE RETRY_MARGIN_SECONDS before the caller's deadline. A retried write (WRITES) also fails with
+UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens one stream
+to the leader for each client Telemetry stream. After a leader change, it opens a new stream to the next
+leader and first sends the stored client state (`presence`).
 
 Rules
-1. The leader authorizes calls and determines their results. The forwarding node parses messages only to track
-   client state.
-2. A node never forwards a call that has already been forwarded (FORWARDED). If two nodes each consider the
-   other to be the leader, the node that receives a forwarded call returns UNAVAILABLE, and the forwarding
-   node retries the call.
-3. A call is retried only if no leader has answered it. The broker recognizes a duplicate message by its id
-   and content, and stores the message only once (`services.broker.repeats`). A refusal by a leader implies
-   only that the refused attempt had no effect. An earlier attempt may still be queued at a previous leader,
-   and a leader looks up the results of previous leaders only for sends. If a leader refuses a retried write,
-   the node reports to the client that the outcome is unknown.
-4. Even on the leader, Telemetry and SyncLiteSubscription calls from the node's own clients are handled by
-   this module (`switch`), which passes them to the node's broker, `local`. Client streams therefore remain
-   open when the node steps down.
-5. When the leader ends a stream, the node ends the corresponding client stream. A leader that steps down ends
-   the streams from other nodes with UNAVAILABLE, and those nodes reconnect their client streams to the next
-   leader. The status that the leader returns takes precedence over a write error
-   (`services.cluster.forwarding.leader_stream`).
-6. A leader behind a network that silently drops packets is treated as unresponsive. If a peer sends neither
-   TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the node closes the connection and
-   retries the affected calls.
+1. The leader authorizes and executes calls. The forwarding node parses messages only to track client state.
+2. A call is forwarded only once (FORWARDED). If a follower receives a forwarded call, it returns UNAVAILABLE,
+   and the forwarding node retries the call.
+3. A call is retried only if no leader has answered it. The broker detects duplicate messages by id and
+   content and stores them only once (`services.broker.repeats`). A refusal means only that the refused
+   attempt had no effect. A previous leader may still execute an earlier attempt, and only sends are checked
+   for earlier results. If a leader refuses a retried write, the node reports an unknown outcome to the
+   client.
+4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of the node's own
+   clients (`switch`). They are passed to the node's broker, `local`. Client streams therefore stay open when
+   the node steps down.
+5. When the leader ends a stream, the node ends the client stream. A leader that steps down ends its streams
+   with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The leader's
+   status takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
+6. If a peer sends neither TCP acknowledgements nor ping replies for SILENT_MS, the node closes the connection
+   and retries the affected calls. This happens when the network silently drops packets.
 
-Cost: each call requires one additional round trip and about 300 us of CPU time (`benchmarks/cluster.py`).
-Weak spot: the leader applies connection limits to the address of the forwarding node, but per-client limits
-to the address of the client (`origin_signatures`).
+Cost: one additional round trip and about 300 us of CPU time per call (`benchmarks/cluster.py`). Weak spot:
+connection limits apply to the forwarding node's address, but per-client limits apply to the client's address
+(`origin_signatures`).
 """
 
 from __future__ import annotations
@@ -80,13 +76,13 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field that marks a call as forwarded and contains the epoch of the called leader."""
+"""The header field of forwarded calls. Its value is the called leader's epoch."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""The maximum delay, in seconds, after a failed attempt. A new EPOCH record ends the delay early."""
+"""Maximum delay in seconds after a failed attempt. A new EPOCH record ends the delay."""
 CALL_SECONDS: Final = 30.0
-"""The timeout, in seconds, for calls that have no deadline."""
+"""Timeout in seconds for calls without a deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -98,22 +94,22 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The status codes that leave it unknown whether the leader received the call."""
+"""The status codes after which the call may or may not have reached the leader."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
-"""The name prefixes of the header fields that are forwarded."""
+"""The name prefixes of forwarded header fields."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""The methods that have no effect if they are refused. In their replies, field 1 is the status."""
+"""Methods that have no effect if refused. Field 1 of their replies is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
-    """The path of an RPC method, and whether its requests and responses are streamed."""
+    """The path of an RPC method, and whether its requests and responses are streams."""
 
     path: str
     takes_stream: bool
@@ -121,12 +117,12 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the method in the broker's method table."""
+        """The method's name in the broker's method table."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
     def method(self) -> str:
-        """The name of the method, without the service name."""
+        """The method's name without the service name."""
         return self.path.rpartition("/")[2]
 
 
@@ -136,9 +132,9 @@ class LeaderChanged(Exception):
 
 @dataclass
 class Attempt:
-    """An attempt to forward a call to the leader of an epoch.
+    """One attempt to forward a call to the leader of an epoch.
 
-    `local` is the broker of this node, or None if the call is forwarded to another node.
+    `local` is this node's broker if this node is the leader, and None otherwise.
     """
 
     channel: grpc.aio.Channel
@@ -149,17 +145,17 @@ class Attempt:
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
-    """Whether an earlier attempt may already have executed the call."""
+    """Whether an earlier attempt may have executed the call."""
     has_answered: bool = False
-    """Whether the client has already received a reply, which another attempt would duplicate."""
+    """Whether the client has received a reply. Another attempt would duplicate it."""
     not_its_own: str = ""
-    """The reason why the peer could not be verified as the leader, or "" if verification succeeded."""
+    """Why the peer is not verified as the leader, or "" if it is."""
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress an error that is raised by the block, provided that the call may be attempted again.
+        """Suppress an error in the block if the call can be retried.
 
-        Errors are no longer suppressed once the client has received a reply.
+        Errors are not suppressed once the client has received a reply.
         """
         try:
             yield
@@ -179,7 +175,7 @@ class Attempt:
 
 
 class ClientCall(NamedTuple):
-    """A client call that this node received, with its arrival time in ms since the Unix epoch."""
+    """A client call. `came_ms` is the arrival time in milliseconds since the Unix epoch."""
 
     connection: Connection
     stream_id: int
@@ -189,10 +185,10 @@ class ClientCall(NamedTuple):
 
 
 class CallForwarder:
-    """The gRPC service of a node that forwards client calls to the leader known to `node`.
+    """A gRPC service that forwards client calls to the leader.
 
-    `key` is the cluster key that protects user secrets, or an empty value if authentication is disabled.
-    `clock` returns the wall-clock time in ms. `origin_key` signs the origin of calls, and defaults to `key`.
+    `key` is the cluster key for user secrets, or empty if authentication is disabled. `clock` returns the
+    wall-clock time in milliseconds. `origin_key` signs the origin of calls and defaults to `key`.
     """
 
     def __init__(
@@ -205,10 +201,10 @@ class CallForwarder:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node, or None if this node is not the leader."""
+        """This node's broker, or None if this node is not the leader."""
 
     def lead(self, serving: Serving) -> None:
-        """Start passing calls to this node's broker, and close idle channels to other nodes."""
+        """Start passing calls to this node's broker. Close idle channels to other nodes."""
         self.local = serving
         self._channels.close_idle()
 
@@ -221,13 +217,13 @@ class CallForwarder:
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams, which clients would otherwise keep open indefinitely."""
+        """End all Telemetry streams. Clients would otherwise keep them open indefinitely."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()
             connection.end(stream_id)
 
     def method_of(self, path: str) -> Method | None:
-        """Return the RPC method with the given path, or None if the path is unknown."""
+        """Return the RPC method for `path`, or None if unknown."""
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
@@ -251,7 +247,7 @@ class CallForwarder:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call. If `serve` raises an error, end the call with the corresponding status."""
+        """Serve a call. On error, end the call with the matching status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -289,7 +285,7 @@ class CallForwarder:
                     return
 
     async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Pass a forwarded SyncLiteSubscription call to this node's broker, and return its reply."""
+        """Answer a forwarded SyncLiteSubscription call through this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
@@ -299,7 +295,7 @@ class CallForwarder:
     # Calls that change the stored client state.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a subscription request, and record the subscription if the leader accepts it."""
+        """Forward a subscription request, and record the subscription if accepted."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -322,7 +318,7 @@ class CallForwarder:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Relay a Telemetry stream in both directions, and reconnect it to each new leader."""
+        """Relay a Telemetry stream in both directions. Reconnect to each new leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.add_stream(client_id)
         said = ClientMessages(kept)
@@ -350,9 +346,9 @@ class CallForwarder:
     async def _exchange_messages(
         self, attempt: Attempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Relay the client's messages to the leader and the leader's replies to the client.
+        """Relay client messages to the leader, and replies to the client.
 
-        The method returns after relaying the leader's last reply.
+        Return when the leader has ended the stream.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
@@ -385,9 +381,9 @@ class CallForwarder:
                 await asyncio.sleep(REPEAT_SECONDS)
 
     async def _forward_metrics(self, asked: ClientCall) -> None:
-        """Relay a stream of client metrics to the current leader.
+        """Relay a client metrics stream to the leader.
 
-        If the leader changes, the client must open a new stream.
+        After a leader change, the client must open a new stream.
         """
         said = ClientMessages(ClientState())
         hearing = asyncio.create_task(said.receive(asked.connection, asked.stream_id))
@@ -407,7 +403,7 @@ class CallForwarder:
     async def _answer_telemetry(self, asked: ClientCall) -> None:
         """Answer a forwarded Telemetry stream through this node's broker.
 
-        End the stream with UNAVAILABLE if this node steps down.
+        If this node steps down, end the stream with UNAVAILABLE.
         """
         local, connection = self.local, asked.connection
         if local is None:
@@ -426,7 +422,7 @@ class CallForwarder:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call, or raise `LeaderChanged` if a new epoch begins first."""
+        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins first."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -442,10 +438,9 @@ class CallForwarder:
             del calling
 
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
-        """Yield attempts to call the leader until the deadline is near, and then raise TimeoutError.
+        """Yield attempts to call the leader. Raise TimeoutError when the deadline is near.
 
-        If `stands` is true, the call outlives a leader change, so this node signs the arrival time of the
-        call.
+        If `stands` is true, the call outlives a leader change, so its arrival time is signed.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -481,7 +476,7 @@ class CallForwarder:
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
         """Return the header fields of the forwarded call.
 
-        If `vouches` is true, the header fields include a signed arrival time.
+        If `vouches` is true, they include a signed arrival time.
         """
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
@@ -499,14 +494,14 @@ async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """If the reply is a refusal, raise `Refused` to report that the outcome is unknown."""
+    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
-    """Return the reply of the leader, which may be this node, to a SyncLiteSubscription call."""
+    """Send a SyncLiteSubscription call to the leader, which may be this node, and return the reply."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -514,7 +509,7 @@ async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes)
 
 
 async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
-    """Send a client's subscription to the leader, and return whether the leader accepted it."""
+    """Send a client's subscription to the leader. Return whether the leader accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -526,7 +521,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the unverified user name from the call signature, or "" if the call is not signed."""
+    """Return the unverified user name in the call signature, or "" if the call is unsigned."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -542,24 +537,24 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried. A call that a leader has refused must not be retried."""
+    """Return whether a failed call may be retried. Calls that a leader refused may not."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the status to send to the client for an error from the leader."""
+    """Return the client status for an error from the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
 def shape_of(method: Method) -> Shape:
-    """Return the `Shape` of a method that `Forwarding.method_of` returned."""
+    """Return the `Shape` of a method returned by `CallForwarder.method_of`."""
     assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
     return method.target
 
 
 def _shapes() -> list[Shape]:
-    """Return the methods of RocketMQ's messaging service and the methods for client metrics."""
+    """Return the methods of RocketMQ's messaging service and of the client metrics services."""
     return [
         Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

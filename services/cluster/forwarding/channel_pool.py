@@ -1,9 +1,8 @@
-"""A pool that manages gRPC channels to other nodes and grows with the number of open calls.
+"""A pool of gRPC channels to other nodes.
 
-A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues any
-further calls. A send that is queued behind the long polls and Telemetry streams of many clients could wait
-indefinitely, because long polls and streams rarely end. To avoid such queues, the pool opens another channel
-when all channels to a node have `CALLS_MAX` open calls.
+A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
+calls. A send queued behind long polls and Telemetry streams could wait indefinitely. To avoid this, the pool
+opens another channel when all channels to a node have `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time, in ms, before a keepalive ping, which slightly exceeds the minimum that a broker accepts."""
+"""Idle time in milliseconds before a keepalive ping, slightly above the broker's minimum."""
 SILENT_MS: Final = 3_000
-"""The maximum time, in ms, to wait for the reply to a ping or the acknowledgement of sent data."""
+"""Maximum time in milliseconds to wait for a ping reply or a TCP acknowledgement."""
 OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment specifies a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -42,22 +41,22 @@ OPTIONS: Final = [
 
 
 Key = tuple[str, str, Identity]
-"""The target of a channel, which consists of its address, its certificate and this node's own identity."""
+"""The target of a channel: the address, the certificate, and this node's identity."""
 
 
 @dataclass
 class PooledChannel:
-    """A channel in the pool, with the number of its open calls."""
+    """A channel in the pool, and its number of open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """The channels of a node: all channels to the last called node, and other channels that have open calls.
+    """All channels to the last called node, and other channels with open calls.
 
     The pool closes channels to former leaders and channels with outdated certificates. Otherwise, gRPC would
-    keep trying to reconnect an unused channel as long as the peer is down or has a different certificate.
+    keep trying to reconnect them.
     """
 
     def __init__(self) -> None:
@@ -67,7 +66,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel for a single call that is made within the block."""
+        """Yield a channel for a single call within the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -84,11 +83,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels that have no open calls, because a leader does not call other nodes."""
+        """Close all channels without open calls. A leader does not call other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close all channels to targets other than `key` that have no open calls."""
+        """Close all idle channels to targets other than `key`."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

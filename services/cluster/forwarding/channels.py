@@ -1,7 +1,6 @@
-"""gRPC channels between nodes. A channel uses TLS if the called node offers TLS (`services.cluster.peers`).
+"""gRPC channels between nodes. Channels use TLS if the called node supports it (`services.cluster.peers`).
 
-The gRPC core accepts a pinned certificate as a trust anchor, even if another authority signed the
-certificate.
+gRPC accepts a pinned certificate as a trust anchor, even if it is not self-signed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""The texts that indicate a failed handshake in gRPC error messages."""
+"""Texts in gRPC error messages that indicate a failed handshake."""
 
 
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to the gRPC port of a node. If `certificate` is empty, the channel uses plaintext."""
+    """Return a channel to a node's gRPC port. Without a certificate, the channel is plaintext."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)
@@ -29,6 +28,6 @@ def channel_to(
 
 
 def is_certificate_error(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call failed because the peer did not present the expected certificate."""
+    """Return whether a call failed because the peer presented an unexpected certificate."""
     told = error.details() or ""
     return any(words in told for words in _NOT_ITS_OWN)

@@ -1,4 +1,4 @@
-"""The HTTP interface of a node, which serves the node's status and copy, and forwards all other requests.
+"""The HTTP interface of a node. It serves the node's status and copy, and forwards all other requests.
 
     /livez /readyz /metrics      answered by this node (by its broker while the node leads)
     GET /api/cluster             answered by this node
@@ -12,23 +12,21 @@
     other paths                  forwarded to the leader once; the response is returned unchanged
     no leader, or no response    answered with status 503 and an error message
 
-The leader executes the requests `move`, `forget` and `set-version`, and other nodes forward them to the
-leader.
+The leader executes `move`, `forget` and `set-version` requests. Other nodes forward them to the leader.
 
-A GET or HEAD request is retried with the next leader if the leader fails or is replaced before it responds.
-If the caller disconnects, the node cancels the forwarded request.
+GET and HEAD requests are retried with the next leader if the leader fails or is replaced before it responds.
+If the caller disconnects, the forwarded request is cancelled.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are in use, the node refuses further requests. A follower can forward only a few HTTP long polls at a time,
-but many gRPC long polls (`calls.py`).
+are busy, further requests are refused. A follower can thus forward only a few HTTP long polls at a time, but
+many gRPC long polls (`calls.py`).
 
-Requests that the node answers itself pass through the same gate as requests to a broker's HTTP interface
-(`services.ops.gate`). The gate uses the users and tokens in the node's copy. This copy may briefly lag behind
-the leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log.
-For a forwarded request, the gate checks the host and the origin, which refer to this node, but not the token.
-Paths are forwarded byte for byte, because decoding a path could change its meaning. A forwarded request
-carries the token of the caller rather than a token of the node, so the leader authorizes it like a direct
-request.
+Requests that the node answers itself pass the same gate as broker requests (`services.ops.gate`). The gate
+uses the users and tokens in the node's copy, which may briefly lag behind the leader. Requests between nodes
+bypass the gate and are authenticated with a secret from the shared log. For forwarded requests, the gate
+checks the host and the origin, but not the token. Paths are forwarded byte for byte, because decoding a path
+could change its meaning. A forwarded request contains the caller's token, so the leader authorizes it like a
+direct request.
 """
 
 from __future__ import annotations
@@ -87,19 +85,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""The time, in seconds, that a former leader has to respond after another node becomes the leader."""
+"""Time in seconds for a former leader to respond after another node becomes the leader."""
 COPIES_MAX: Final = 2
-"""The maximum number of nodes that can fetch a copy at the same time."""
+"""Maximum number of nodes that can fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""The header fields that are not forwarded because they refer to this node or mark a forwarded request."""
+"""Header fields that are not forwarded: they concern this node or mark forwarded requests."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""The HTTP methods without side effects. Their requests may be retried with the next leader."""
+"""HTTP methods without side effects. Such requests may be retried with the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """An HTTP request to be forwarded to the leader."""
+    """An HTTP request to forward to the leader."""
 
     method: str
     target: str
@@ -108,7 +106,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClusterHttp:
-    """The HTTP application of a node whose store is in the folder `root`."""
+    """The HTTP application of a node. `root` is the store folder."""
 
     def __init__(
         self,
@@ -129,7 +127,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The HTTP application of the broker, or None if this node is not the leader."""
+        """The broker's HTTP application, or None if this node is not the leader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as an ASGI application."""
@@ -148,7 +146,7 @@ class ClusterHttp:
             await self._passing(scope, receive, send)
 
     async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request that has passed the gate of this node, and send the leader's response."""
+        """Forward a request that has passed this node's gate, and send the response."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
 
@@ -173,10 +171,9 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in this node's copy, or raise `NoLeader` if no copy is open.
+        """Return the users and tokens in this node's copy. Raise `NoLeader` if no copy is open.
 
-        Each check reads a table only once, because a worker thread may modify the table while applying
-        records.
+        Each check reads a table only once, because a worker thread may modify the table.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -192,7 +189,7 @@ class ClusterHttp:
         )
 
     def _is_own_probe(self, path: str) -> bool:
-        """Return whether the node itself, rather than its broker, answers the probe at `path`."""
+        """Return whether the node, not its broker, answers the probe at `path`."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -214,7 +211,7 @@ class ClusterHttp:
     # Operator commands.
 
     async def _handle_order(self, request: Request) -> Response:
-        """Execute an operator command if this node is the leader; otherwise, forward it to the leader."""
+        """Execute an operator command on the leader, or forward it to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -231,7 +228,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller that presents the secret of this node's copy."""
+        """Send this node's newest checkpoint to a caller with the secret of this node's copy."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -274,7 +271,7 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record a follower's report if the caller presents the secret of the epoch."""
+        """Record a follower's report if the request contains the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
@@ -294,7 +291,7 @@ class ClusterHttp:
     # Forwarding to the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's response to a request, or cancel the request if the caller disconnects."""
+        """Return the leader's response. Cancel the request if the caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
                 "This node does not lead, and the request was forwarded to it. Send it again."
@@ -352,11 +349,10 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's response, or raise OSError if another node becomes the leader first.
+        """Return a leader's response. Raise OSError if another node becomes the leader first.
 
-        The check for a new leader is necessary because the connections of a paused leader process remain
-        open. A former leader has LAST_WORD_SECONDS to respond, for example, to the command that transferred
-        the leadership.
+        A paused leader process keeps its connections open, so a new leader must be detected in the log. A
+        former leader has LAST_WORD_SECONDS to respond, for example to the command that moved the leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -379,10 +375,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """An asynchronous reader that runs a generator in worker threads, one step at a time.
+    """An asynchronous reader that advances a generator in worker threads, one step at a time.
 
-    If the peer disconnects, the coroutine that is waiting for a step is cancelled, but the worker thread
-    completes the step. `aclose` waits for the current step to complete before it closes the generator.
+    If the waiting coroutine is cancelled, the worker thread still completes its step. `aclose` waits for that
+    step before closing the generator.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -395,7 +391,7 @@ class Chunks:
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator after the current step has ended."""
+        """Close the generator after the current step."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
@@ -416,7 +412,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a cluster version, and return the finalized version."""
+    """Finalize a cluster version, and return it."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -431,7 +427,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "" if there is none. Raise `InvalidOrder` for an invalid body."""
+    """Return the node name in the body, or "". Raise `InvalidOrder` if the body is invalid."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidOrder('The body is {"node": NAME}, and no more.')
@@ -439,7 +435,7 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that the body may contain, or `usual` if the field is missing.
+    """Return the only field allowed in the body, or `usual` if the field is missing.
 
     Raise `InvalidOrder` if the body is invalid or contains other fields.
     """
@@ -454,19 +450,19 @@ async def read_only_field(request: Request, name: str, usual: Any) -> Any:
 
 
 def connection_failure_text(leader: Member, error: OSError) -> str:
-    """Return the error message for a failed connection attempt to the leader."""
+    """Return the error message for a failed connection to the leader."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection to unblock a thread that is waiting for the response."""
+    """Shut down a connection to unblock the thread that waits for its response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward to the leader, with the path exactly as the caller encoded it."""
+    """Return the request to forward. The path stays as the caller encoded it."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -496,5 +492,5 @@ def send_request(connection: http.client.HTTPConnection, passed: ForwardedReques
 
 
 def refusal_response(sentence: str) -> Response:
-    """Return a response with status 503 and an error body in the format of the HTTP interface."""
+    """Return a 503 response with an error body in the format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

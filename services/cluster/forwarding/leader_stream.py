@@ -1,15 +1,14 @@
-"""A stream to the leader that ends with the leader's status rather than with the error of a failed write.
+"""A stream to the leader that reports the leader's status instead of write errors.
 
     leader ends the stream    --> a write fails --> gRPC reports INTERNAL
     `LeaderStream`            --> reports the leader's status
 
-A leader that steps down ends the stream with UNAVAILABLE, and the client stream is then reconnected to the
-next leader. If the node received the status INTERNAL instead, it would end the client stream and drop the
-client state. The asyncio API of gRPC may report its own status before or after the status of the leader
-(github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
+A leader that steps down ends the stream with UNAVAILABLE, and the client stream is reconnected to the next
+leader. With the status INTERNAL, the node would instead end the client stream and drop the client state.
+gRPC's asyncio API may report its own status before or after the leader's status
+(github.com/grpc/grpc/issues/36066). `LeaderStream` therefore checks every reported status.
 
-Weak spot: a status that gRPC itself generates is recognized by its text. If no other status is reported, the
-call is retried.
+Weak spot: gRPC's own status is recognized by its text. If no other status is reported, the call is retried.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 WORD_SECONDS: Final = 1.0
-"""The maximum time, in seconds, to wait for the leader's status after a failed write."""
+"""Maximum time in seconds to wait for the leader's status after a failed write."""
 NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The status of a completed call, with its code and details."""
+    """The status of a completed call."""
 
     code: grpc.StatusCode
     details: str
 
 
 class LeaderStream:
-    """A bidirectional call to the leader that exchanges messages as bytes."""
+    """A bidirectional stream to the leader that exchanges messages as bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -63,14 +62,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
-        """Send the messages until the leader ends the call. `replies` handles the status of the call."""
+        """Send messages until the leader ends the call. `replies` handles the call status."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _record_status(self, call: Any) -> None:
-        """Record the first status that is not a write failure. gRPC calls this method for each status."""
+        """Record the first status that is not a write failure. gRPC calls this for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._word.done() or is_write_failure(word)):
             self._word.set_result(word)
@@ -84,7 +83,7 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether gRPC itself generated a status in order to report a failed write."""
+    """Return whether gRPC itself reported this status for a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 

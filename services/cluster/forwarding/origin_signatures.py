@@ -1,20 +1,18 @@
-"""Signed statements in which a node declares the origin and the arrival time of forwarded calls.
+"""Signatures for the origin and the arrival time of forwarded calls.
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
-Telemetry stream may be open for days, and the node reopens the stream at each new leader with the client's
-original signature. To extend the validity of the signature, the node adds a statement that the client is
-still connected. The statement contains the arrival time of the call and the current time, and is signed with
-the cluster key. The leader compares the date in the client's signature with the arrival time, and rejects
-statements older than `WINDOW_MS`.
+Telemetry stream may stay open for days, and the node reopens it at each new leader with the client's original
+signature. The node therefore adds a statement that the client is still connected. The statement contains the
+arrival time of the call and the current time, and is signed with the cluster key. The leader checks the
+client's date against the arrival time, and rejects statements older than `WINDOW_MS`.
 
-The leader verifies the client's signature as usual, so users with an invalid secret are rejected. An
-eavesdropper can replay the header within `WINDOW_MS`, so nodes on untrusted networks must use TLS
-(`services.cluster.peers`).
+The leader still verifies the client's signature, so invalid secrets are rejected. An eavesdropper can replay
+the header within `WINDOW_MS`, so use TLS on untrusted networks (`services.cluster.peers`).
 
 With each call, a node also sends the client's address and connection in the header field ORIGIN. The leader
-uses this field to count clients (`services.rpc.clients.client_room`). The field ORIGIN is signed with the
-cluster key or, if --auth-key is not set, with the cluster id from the shared log. If the signature is missing
-or invalid, the leader attributes the call to the connection on which it arrives.
+uses this field to count clients (`services.rpc.clients.client_room`). ORIGIN is signed with the cluster key
+or, without --auth-key, with the cluster id from the shared log. Without a valid signature, the leader
+attributes the call to the connection from the forwarding node.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the value of the header field ORIGIN for a client's address and its connection to the node."""
+    """Return the ORIGIN header value for a client's address and connection."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return the origin of a forwarded call, or None if the node's signature is missing or invalid."""
+    """Return the origin of a forwarded call, or None if the signature is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -49,12 +47,12 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
-    """Return the value of the header field VOUCHED for a call whose header fields are `fields`."""
+    """Return the VOUCHED header value for a call with the header `fields`."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return the time, in ms since the Unix epoch, at which a call arrived at the forwarding node.
+    """Return when a call arrived at the forwarding node, in milliseconds since the Unix epoch.
 
     Return None if the node's statement is missing, invalid or too old.
     """

@@ -1,37 +1,32 @@
-"""The client state that each node stores and sends to the next leader on behalf of its clients.
+"""The client state that each node stores and sends to a new leader.
 
-When a node reads the EPOCH record of a new leader, it opens a stream to that leader for each Telemetry stream
-of a client. The stream begins with the client settings (`ClientMessages`). The node then sends the client's
-lite topic subscriptions in SyncLiteSubscription calls (`ClientState`).
+When a new leader is elected, a node opens one stream to it for each client Telemetry stream. The stream
+begins with the client settings (`ClientMessages`). The node then sends the client's lite topic subscriptions
+in SyncLiteSubscription calls (`ClientState`).
 
 Rules
-1. A client is present as long as it has an open Telemetry stream at a node, which may be the leader or a
-   follower. The node drops the state of a client when the client's last stream ends, so disconnected clients
-   are never reported to a leader.
-2. The node resends the last settings that a client sent on the stream. A client's responses to commands are
-   not resent, because the leader that sent the commands has been replaced, and a new command may have the
-   same nonce.
-3. The node also declares the topics to which the client has sent messages. This declaration is necessary
-   because the Python client does not declare topics, and only declared producers of a topic receive
-   transaction check-backs. The node sends the original settings after the extended ones, so the leader
-   retains the original settings.
-4. The node resends lite topic subscriptions as the complete accepted set, without the topics that the leader
-   has revoked. The requests use the action COMPLETE_ADD, which does not affect other clients. The node does
-   not resend start positions (`OffsetOption`), because the log contains the group offsets.
-5. While the stream is open, the node resends a subscription every `REPEAT_SECONDS` until the leader accepts
-   it.
+1. A node stores the state of clients that have an open Telemetry stream. When a client's last stream ends,
+   its state is dropped. Disconnected clients are therefore never reported to a leader.
+2. The node resends the client's last settings. It does not resend responses to commands, because the leader
+   that sent the commands has been replaced. A new command may have the same nonce.
+3. The node also declares the topics to which the client has sent messages, because the Python client does
+   not. Only declared producers receive transaction check-backs. The original settings follow the extended
+   ones, so the leader keeps the original ones.
+4. The node resends all accepted lite topic subscriptions except revoked ones. The requests use the action
+   COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent, because
+   the log contains the group offsets.
+5. The node resends a subscription every `REPEAT_SECONDS` until the leader accepts it or the stream ends.
 
-Settings and lite subscriptions are the only client state that a node resends. The leader renews leases as
-long as a stream is open, even without heartbeats (`services.rpc.clients.clients`), so a stable leader does
-not cause periodic traffic. Heartbeats contain no information beyond the settings, except for the heartbeats
-of Java clients before version 5.0.4, which are sent every 10 s. Pending receives are retried with the next
-leader (`services.cluster.forwarding.calls`).
+A node resends no other client state. The leader renews leases while a stream is open, even without heartbeats
+(`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats add nothing to the
+settings, except those of Java clients before version 5.0.4, which are sent every 10 s. Pending receives are
+retried with the next leader (`services.cluster.forwarding.calls`).
 
-Cost: the node parses the first bytes of each SendMessage request, and stores the settings, up to `TOPICS_MAX`
-topic names and the lite topics of each client in memory. The lite topics of all clients are limited to
-`KEPT_BYTES_MAX` per node. Weak spot: a client that has no Telemetry stream is not registered with the next
-leader until its next call. Lite topics beyond the limit are sent to the next leader only when the client
-resends its subscriptions, which may take up to 30 s.
+Cost: the node parses the first bytes of each SendMessage request. In memory, it stores each client's
+settings, lite topics, and up to `TOPICS_MAX` topic names. The lite topics of all clients are limited to
+`KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
+its next call. Lite topics beyond the limit reach the next leader only when the client resends them, which may
+take 30 s.
 """
 
 from __future__ import annotations
@@ -55,46 +50,46 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""The maximum number of recorded topics per client."""
+"""Maximum number of recorded topics per client."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""The approximate memory overhead of a lite topic, in bytes, not including its name."""
+"""Approximate memory overhead of a lite topic in bytes, excluding its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The protobuf tag for field 1 with the wire type of a message."""
+"""The protobuf tag of field 1 if it is a message."""
 
 
 class ClientState:
-    """The state that a node stores for a client as long as the client has a Telemetry stream at the node."""
+    """The state that a node stores for a client with an open Telemetry stream."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
     def __init__(self) -> None:
         self.streams = 0
         self.topics: dict[bytes, None] = {}
-        """The topics to which the client has sent messages, in wire format (`Resource`)."""
+        """The topics that the client has sent to, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
         """The client's lite topics, keyed by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that ensures that this node and the leader apply subscriptions in the same order."""
+        """Makes this node and the leader apply subscriptions in the same order."""
 
 
 class Presence:
-    """The state of all clients that are connected to a node."""
+    """The state of all clients connected to a node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new stream of a client, and create the client state if the client has no other stream."""
+        """Count a new client stream. Create the client state if this is the client's first stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream, and drop the client state if this was the client's last stream."""
+        """Count the end of a stream. Drop the client state if this was the client's last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -102,11 +97,11 @@ class Presence:
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
     def find(self, client_id: str) -> ClientState | None:
-        """Return the state of a client, or None if the client has no stream at this node."""
+        """Return a client's state, or None if the client has no stream at this node."""
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
-        """Record the topic of a SendMessage request from a client."""
+        """Record the topic of a client's SendMessage request."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -117,7 +112,7 @@ class Presence:
     def record_subscription(
         self, client_id: str, kept: ClientState, user: str, language: str, message: bytes
     ) -> None:
-        """Record a SyncLiteSubscription request that the leader has answered with OK."""
+        """Record a SyncLiteSubscription request that the leader has accepted."""
         if self._kept.get(client_id) is not kept:
             return  # the last stream of the client has ended
         request = SyncLiteSubscriptionRequest.FromString(message)
@@ -140,7 +135,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove the lite topic, if any, that the leader revokes with `message` on the client's stream."""
+        """Remove the lite topic that the leader revokes with `message`, if any."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -152,7 +147,7 @@ class Presence:
 
 
 class ClientMessages:
-    """The Telemetry messages of a client, which the node relays to successive leaders."""
+    """A client's Telemetry messages, relayed to one leader after another."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
@@ -170,7 +165,7 @@ class ClientMessages:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader, which begin with the client settings after a leader change."""
+        """Yield the messages for a leader. After a leader change, the client settings come first."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -185,7 +180,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the client settings, preceded by extended settings that also declare the topics in `topics`."""
+    """Return the client settings, preceded by extended settings that also declare `topics`."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -200,7 +195,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request that replaces a client's lite subscriptions for a group and a topic."""
+    """Return the request that replaces a client's lite subscriptions to a group and topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -232,14 +227,15 @@ def is_topic(resource: bytes) -> bool:
 
 
 def size_of(lite_topics: Iterable[str]) -> int:
-    """Return the approximate memory usage of lite topics, in bytes."""
+    """Return the approximate memory usage of lite topics in bytes."""
     return sum(len(one) + LITE_BYTES for one in lite_topics)
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage request if that message begins with the topic.
+    """Return the topic of the first message in a SendMessage request.
 
-    Return b"" for other field orders, which protobuf allows but no client uses.
+    Return b"" if the message does not begin with the topic. Protobuf allows other field orders, but no client
+    uses them.
     """
     try:
         at = 1

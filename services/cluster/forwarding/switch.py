@@ -1,8 +1,7 @@
-"""Dispatch of calls to the node's own broker if the node is the leader, and to the leader otherwise.
+"""Dispatches calls to the node's own broker on the leader, and forwards them on other nodes.
 
-Connections remain open when the leader changes, because each call is dispatched individually. Telemetry and
-SyncLiteSubscription calls are always passed to `CallForwarder`, which stores the client state for the next
-leader.
+Each call is dispatched individually, so connections stay open when the leader changes. Telemetry and
+SyncLiteSubscription calls always go to `CallForwarder`, which stores the client state for the next leader.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class Switch:
-    """The service that answers the calls to a node's port."""
+    """The service behind a node's port."""
 
     def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
@@ -28,7 +27,7 @@ class Switch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Start answering calls through this node's own broker."""
+        """Start answering calls through this node's broker."""
         self._service = serving
         self._forwarding.lead(serving)
 
@@ -38,7 +37,7 @@ class Switch:
         self._forwarding.forward_again()
 
     def method_of(self, path: str) -> Method | None:
-        """Return the RPC method with the given path, or None if the path is unknown."""
+        """Return the RPC method for `path`, or None if unknown."""
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
@@ -61,13 +60,13 @@ class Switch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether the method of a call was looked up by `service`."""
+        """Return whether `service` has looked up the method of the call."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up the method of a call in `service`, and end the call if the method is unknown."""
+        """Look up the method of a call in `service`. End the call if the method is unknown."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,4 +1,4 @@
-"""The leadership of a node, during which its core serves clients and its followers report their positions.
+"""The leadership of a node. The core serves clients, and the followers report their positions.
 
     begin                 lets the core write to the shared log, and serves clients
     beat                  appends a BEAT record, and releases the core if the append is not confirmed
@@ -7,11 +7,11 @@
                           the results
     end                   stops serving clients; `hand_over` then announces the departure in the shared log
 
-The election decides when each method is called (`services.cluster.election.machine`). While the node is the
-leader, the event loop owns the core, and only disk and engine calls run in other threads.
+The election decides when to call each method (`services.cluster.election.machine`). While the node is the
+leader, the event loop owns the core. Only disk and engine calls run in other threads.
 
-Weak spot: at a takeover, the new leader continues to use the core that it used as a follower. `Broker.begin`
-must therefore derive the additional state of a leader before the node answers its first call.
+Weak spot: a new leader keeps the core that it used as a follower. `Broker.begin` must therefore derive the
+additional leader state before the first call is answered.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = structlog.get_logger()
 
 
 class Leading(Protocol):
-    """A broker that serves clients from the core of a leader."""
+    """A broker that serves clients from a leader's core."""
 
     @property
     def broken(self) -> asyncio.Future[None]:
@@ -59,20 +59,20 @@ class Leading(Protocol):
 
     @property
     def answers(self) -> Answers:
-        """The pending answers to clients, which are sent when the corresponding records are durable."""
+        """The answers to clients that wait until their records are durable."""
 
     def fail(self, error: OSError) -> None:
-        """Release the core after an append that was not accepted."""
+        """Release the core after a rejected append."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core during a block, and calls its second argument if the core is released."""
+"""Serves a core within a block, and calls its second argument if the core is released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""A function that runs another function in a worker thread."""
+"""Runs a function in a worker thread."""
 
 
 class LeadCallbacks(NamedTuple):
-    """The callbacks for a release of the core, a request for a proof of leadership, and a core failure."""
+    """Callbacks for a release of the core, a proof request, and a core failure."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -80,7 +80,7 @@ class LeadCallbacks(NamedTuple):
 
 
 class Lead:
-    """The leadership of a node during one epoch, which uses the open replica of `acts`."""
+    """The leadership of a node during one epoch. Uses the open replica of `acts`."""
 
     def __init__(
         self, acts: NodeActions, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks
@@ -100,7 +100,7 @@ class Lead:
 
     @property
     def fold(self) -> Fold:
-        """The fold of this node, which includes the records that the node itself has appended."""
+        """The fold of this node, including its own appended records."""
         return self._replica.fold
 
     async def begin(self) -> Begun:
@@ -117,7 +117,7 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate as a fact, or {} if the certificate has already been announced."""
+        """Return the leader's certificate as a fact, or {} if it is already announced."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -134,7 +134,7 @@ class Lead:
         return HeartbeatDone(self._sink.proven_ms, self._news())
 
     async def check_copy_and_log(self, has_read_all: bool) -> LookDone:
-        """Check the copy, the clock and the shared log of the leader, and trim the shared log.
+        """Check the leader's copy, clock and shared log, and trim the shared log.
 
         Raise `StoreDamaged` if the copy has lost data, or `Halted` if the shared log has lost records.
         """
@@ -166,7 +166,7 @@ class Lead:
         return shown
 
     async def _check_damage(self) -> None:
-        """Withhold all answers if no other node has the records following a damaged record (`log_damage`)."""
+        """Withhold all answers if no other node has the records after a damaged one (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
@@ -190,7 +190,7 @@ class Lead:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare this node's clock with the time at which the engine appended the newest record."""
+        """Compare this node's clock with the engine's timestamp of the newest record."""
         began_ms = self._sink.proven_ms
         with suppress(Unknown, LogDamaged):  # the newest record is the confirmed record or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
@@ -200,7 +200,7 @@ class Lead:
     async def end(self) -> Ended:
         """Stop serving clients.
 
-        If the core has failed with an unexpected error, re-raise that error. Raise OSError if the disk fails.
+        If the core has failed with an unexpected error, raise it again. Raise OSError if the disk fails.
         """
         self._is_over = True
         try:
@@ -211,10 +211,9 @@ class Lead:
         return Ended()
 
     async def hand_over(self, to: str) -> None:
-        """Announce in the shared log that this node steps down, so that a successor takes over immediately.
+        """Announce in the shared log that this node steps down, so that a successor takes over at once.
 
-        A node whose leadership has already ended does not write the announcement. An unconfirmed append ends
-        the leadership of a node, but a disk failure does not.
+        Do nothing if an unconfirmed append has already ended the leadership. A disk failure does not end it.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))
@@ -227,11 +226,11 @@ class Lead:
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether the sender of `secret` is a follower of this node."""
+        """Return whether `secret` is that of a follower of this node."""
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a follower's report, or ignore it if the shared log contains no holding of that node."""
+        """Record a follower's report. Ignore nodes without a holding in the shared log."""
         self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.record_report(node, end, unfit)

@@ -1,9 +1,8 @@
-"""The leader's handling of shared log records that other nodes cannot read.
+"""Handles shared log records that other nodes cannot read.
 
-A node that cannot read a record reports the record and the reason in the shared log (`holdings`), and
-repeatedly requests a copy that extends past the record (`services.cluster.copies.copying`). The leader then
-rereads the record and the preceding record, and compares both with the records that it has applied
-(`sharedlog.faults`).
+A node that cannot read a record reports it in the shared log (`holdings`). The node then repeatedly requests
+a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the record and the
+preceding one, and compares both with the records it has applied (`sharedlog.faults`).
 
     state    condition                                           action of the leader
     WHOLE    all reported records are valid on the leader        acknowledges writes: the other disk is bad
@@ -11,19 +10,17 @@ rereads the record and the preceding record, and compares both with the records 
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. The leader withholds answers only after its own check has confirmed the
-   damage, so a node with a bad disk does not stop the cluster.
-2. In the state HELD, new records exist only on the leader and in the engine, where they follow a record that
-   no other node can read. The leader sends no acknowledgements in this state, because the new records would
-   be lost if the leader failed.
-3. A node is considered to have the records after a damaged record once it has announced a checkpoint past
-   that record. A node is also considered to have these records as long as the log end that it reports is not
-   lower than the end that the leader's log had when the fault was found.
-4. After fetching another node's copy, a node announces its holding again without the report of the unreadable
-   record.
+1. The leader checks each report once. It withholds answers only if its own check confirms the damage, so a
+   node with a bad disk cannot stop the cluster.
+2. In the state HELD, new records exist only on the leader and in the engine, after a record that no other
+   node can read. If the leader failed, these records would be lost. The leader therefore sends no
+   acknowledgements.
+3. A node has the records after a damaged one if it has announced a checkpoint past it, or if it reports a log
+   end that is not below the leader's log end at the time the fault was found.
+4. A node that has fetched another node's copy announces its holding without the report.
 
-Cost: each reported record requires one engine read. Weak spot: if no other node can fetch a copy, the leader
-withholds answers until an operator removes the reporting node (`tidewheel cluster forget`).
+Cost: one engine read per reported record. Weak spot: if no other node can fetch a copy, the leader withholds
+answers until an operator removes the reporting node (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -35,11 +32,11 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 WORDS_MAX: Final = 1_000
-"""The maximum number of checked reports to keep in memory."""
+"""Maximum number of checked reports in memory."""
 
 
 class State(StrEnum):
-    """The state of the shared log, as determined by the leader."""
+    """The leader's view of the shared log."""
 
     WHOLE = "whole"
     HELD = "held"
@@ -53,22 +50,22 @@ _THEN: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """A node's report that it cannot read a record."""
+    """A node's report of an unreadable record."""
 
     node: str
     where: Unreadable
 
 
 class LogDamage:
-    """The damaged records that the leader `me` has detected since its election."""
+    """The damaged records found since the leader `me` was elected."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault in each damaged record that a node has reported, keyed by shared log offset."""
+        """The fault in each reported damaged record, by shared log offset."""
         self._ends: dict[int, int] = {}
-        """The end of the leader's log when each fault was found, keyed by shared log offset."""
+        """The leader's log end when each fault was found, by shared log offset."""
         self._looked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
@@ -77,7 +74,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault found by a check, or "" if it found none, and the end of the leader's log."""
+        """Record the fault found by a check, or "" if none, and the leader's log end."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -91,7 +88,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Update and return the state, given the reports, the holdings and the recently reported log ends."""
+        """Update and return the state from the reports, the holdings and the reported log ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -106,11 +103,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has yet to announce a checkpoint past the last damaged record."""
+        """Return whether this node has not announced a checkpoint past the last damaged record."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return one sentence per shared log fault, for the output of `cluster status`."""
+        """Return one sentence per fault for the output of `cluster status`."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,13 +1,11 @@
-"""The operator commands for transferring the leadership, removing a node, and finalizing a version.
+"""Operator commands that transfer the leadership, remove a node, or finalize a version.
 
 The leader writes each command to the shared log in a BEAT record (`Lead.beat`, or `Lead.hand_over` for a
-transfer), and responds when the shared log has accepted the record. A command that cannot be executed is
-rejected with an error message and has no effect.
+transfer). It responds when the shared log has accepted the record. A rejected command has no effect.
 
-For a transfer, the BEAT record announces the departure of the leader and names its successor, which
-immediately becomes a candidate. For a removal, the BEAT record names the node, which `sharedlog.holdings`
-then removes. For a finalization, the BEAT record contains the version, which all nodes must support
-(`sharedlog.versions`).
+For a transfer, the BEAT record names the successor, which immediately becomes a candidate. For a removal, it
+names the node to remove (`sharedlog.holdings`). For a finalization, it contains the version, which all nodes
+must support (`sharedlog.versions`).
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from sharedlog.fold import Fold
 from sharedlog.versions import nodes_without_support
 
 MOVE_SECONDS: Final = 10.0
-"""The timeout, in seconds, for the next leader's EPOCH record or for the BEAT record of a command."""
+"""Timeout in seconds for a new leader's EPOCH record or for a command's BEAT record."""
 
 log = structlog.get_logger()
 
 
 async def move_lead(node: ClusterNode, to: str = "") -> Member:
-    """Transfer the leadership to the node `to`, by default to any other node, and return the new leader.
+    """Transfer the leadership to the node `to`, or to any other node. Return the new leader.
 
     Raise `OrderRefused` if this node is not the leader, or if no other node takes over.
     """
@@ -61,8 +59,7 @@ async def move_lead(node: ClusterNode, to: str = "") -> Member:
 async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a permanently stopped node from the cluster.
 
-    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of the node
-    `gone`.
+    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of `gone`.
     """
     fold = _require_lead(node)
     if gone == node.me.node:
@@ -75,9 +72,9 @@ async def forget_node(node: ClusterNode, gone: str) -> None:
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
-    """Finalize a version, and return it.
+    """Finalize a version and return it.
 
-    `wanted` defaults to the highest version that all nodes support. Raise `OrderRefused` if this node is not
+    By default, finalize the highest version that all nodes support. Raise `OrderRefused` if this node is not
     the leader, or if any node does not support the version.
     """
     fold = _require_lead(node)
@@ -101,14 +98,14 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes that appear in the shared log, except removed nodes."""
+    """Return the names of all nodes in the shared log except removed ones."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
 def _require_lead(node: ClusterNode) -> Fold:
-    """Return the leader's fold, or raise `OrderRefused` if this node is not the leader."""
+    """Return the leader's fold. Raise `OrderRefused` if this node is not the leader."""
     if node.role is not Role.LEADING or node.lead is None:
         raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.lead.fold

@@ -1,4 +1,4 @@
-"""Detection of a wrong clock on this node or the engine by comparing the clock skews of several nodes.
+"""Detects a wrong clock on this node or on the engine by comparing the clock skews of several nodes.
 
     leader      writes its clock time to each BEAT record; the engine records the time of the append
     follower    reports its clock skew with its position (`followers`)
@@ -7,13 +7,12 @@
     and the clock of another node agrees with it    the engine's clock is wrong
     but no other clock agrees with it               this node's clock may be wrong
 
-A skew reported by another node is taken into account for FRESH_MS after the report arrives. If the engine's
-clock is wrong, every node appears unfit to lead. A wrong engine clock has no other effect, because timers and
-leases use the leader's clock.
+A reported skew is used for FRESH_MS after its arrival. If the engine's clock is wrong, every node appears
+unfit to lead. There is no other effect, because timers and leases use the leader's clock.
 
-Weak spot: if the clocks of two nodes are wrong by the same amount, for example, because of a faulty time
-server, the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be
-slow by the length of the delay.
+Weak spot: if two node clocks are wrong by the same amount, for example because of a faulty time server, the
+engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears slow by the same
+delay.
 """
 
 from __future__ import annotations
@@ -36,27 +35,24 @@ log = structlog.get_logger()
 
 
 class ClockComparison:
-    """The clock skews of all nodes relative to the engine's clock. `monotonic` returns the time in ms."""
+    """The clock skew of each node relative to the engine. `monotonic` returns milliseconds."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """The last reported clock skew, in ms, of each node, and the time at which the report arrived."""
+        """Each node's last reported clock skew and its arrival time, in milliseconds."""
 
     def record_skew(self, node: str, skew_ms: int) -> None:
-        """Record the clock skew of another node, in ms."""
+        """Record another node's clock skew in milliseconds."""
         self._told[node] = skew_ms, self._monotonic()
 
     def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the clock skew of the leader if `record` is a BEAT record that contains a clock time."""
+        """Record the leader's clock skew if `record` is a BEAT record with a clock time."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log a message whenever the engine's clock becomes wrong or is correct again.
-
-        This method runs until the task is cancelled.
-        """
+        """Log each change between a wrong and a correct engine clock. Runs until cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
@@ -68,7 +64,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if other clocks show that the engine's clock is wrong, and "" otherwise."""
+        """Return a warning if other clocks show that the engine's clock is wrong, or ""."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

@@ -1,16 +1,14 @@
-"""The check that a leader performs on the engine settings at takeover and periodically thereafter.
+"""Checks the engine settings on the leader, at takeover and then periodically.
 
-The check runs at each takeover and then every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is
-unsafe. The check also runs on any node that is waiting for the engine
-(`services.cluster.watching.unanswered`). If a setting is unsafe, new messages are refused with
-`EngineTrouble`, while all other calls are still served. If the engine does not respond, the check has no
-effect, because failed appends show that the engine is down.
+The check runs every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is unsafe. It also runs on any node
+that is waiting for the engine (`services.cluster.watching.unanswered`). If a setting is unsafe, new messages
+are refused with `EngineTrouble`. All other calls are still served. If the engine does not respond, the check
+has no effect, because appends fail anyway.
 
-An unsafe engine setting does not cause an immediate loss of stored records, but records may be lost in the
-next power failure. For this reason, the leader continues to serve clients but refuses new messages until the
-setting is corrected.
+An unsafe setting loses no records immediately, but the next power failure might. The leader therefore keeps
+serving clients but refuses new messages until the setting is corrected.
 
-Weak spot: messages that arrive between an unsafe settings change and the next check are acknowledged.
+Weak spot: messages are still acknowledged between an unsafe change and the next check.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The check interval, in seconds, as long as a setting is unsafe, so that a fix is detected quickly."""
+"""Check interval in seconds while a setting is unsafe, so that a fix is detected quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""A callback that refuses new messages with the given error, or, if given None, accepts messages again."""
+"""Refuses new messages with the given error, or accepts them again if given None."""
 
 
 class EngineCheck:
-    """The check of an engine. `trouble`, which queries the engine settings, is called in a worker thread."""
+    """Checks the engine settings. `trouble` queries them in a worker thread."""
 
     def __init__(
         self,
@@ -49,15 +47,15 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """Sentences that describe the unsafe settings that this node has found as leader."""
+        """The unsafe settings found by this node as leader, one sentence each."""
         self._stop: Stop | None = None
-        """The callback that refuses new messages, or None if this node is not the leader."""
+        """Refuses new messages. None if this node is not the leader."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine periodically for the duration of the block.
+        """Check the engine periodically within the block. This node must be the leader.
 
-        This node must be the leader within the block. An unexpected error is passed to `broken`.
+        Unexpected errors are passed to `broken`.
         """
         self._stop = stop
         try:
@@ -77,8 +75,8 @@ class EngineCheck:
     async def check_once(self) -> list[str]:
         """Check the engine once, and return the unsafe settings.
 
-        On a leader, also start or stop refusing new messages. Raise `Unknown`, `Refused` or `Halted`, without
-        changing anything, if the engine cannot be checked.
+        On a leader, also start or stop refusing new messages. If the engine cannot be checked, raise
+        `Unknown`, `Refused` or `Halted` and change nothing.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,12 +1,10 @@
-"""The scrub task of a leader, which verifies part of the shared log every LOOK_SECONDS seconds.
+"""The leader's scrub task. It verifies part of the shared log every LOOK_SECONDS seconds.
 
-In each step, a worker thread checks the row counts and the record CRCs of a part of the log
-(`sharedlog.scrub`). Each fault is logged once, and is reported by `/readyz`, `cluster status`, and a metric
-until a later pass is complete. If the engine does not respond, the failure is logged, and the next step
-resumes at the same record.
+In each step, a worker thread checks row counts and record CRCs in part of the log (`sharedlog.scrub`). Each
+fault is logged once. `/readyz`, `cluster status` and a metric report it until a later pass completes. If the
+engine does not respond, the failure is logged, and the next step resumes at the same record.
 
-Weak spot: a fault may be detected as late as one full pass after it occurs. The scrub reports faults but does
-not repair them.
+Weak spot: detecting a fault may take one full pass. The scrub does not repair faults.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay, in seconds, of the first step after a takeover, so that pending calls are served first."""
+"""Delay in seconds before the first step after a takeover, to serve pending calls first."""
 
 log = structlog.get_logger()
 
 
 class LogScrubber:
-    """The scrub of a shared log. At each takeover, `begin` returns the initial state of a new scrub."""
+    """Scrubs a shared log. `begin` returns the state of a new scrub at each takeover."""
 
     def __init__(
         self,
@@ -45,22 +43,22 @@ class LogScrubber:
 
     @property
     def faults(self) -> list[str]:
-        """Descriptions of the shared log faults that this node has found as leader."""
+        """The shared log faults found by this node as leader."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return one sentence per shared log fault, for the response of `/readyz`."""
+        """Return one sentence per fault for the response of `/readyz`."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the ages of the passes as a JSON value, or None on a follower."""
+        """Return the faults and the age of each pass as a JSON value, or None on a follower."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log for the duration of the block.
+        """Scrub the log within the block. This node must be the leader.
 
-        This node must be the leader within the block. An unexpected error is passed to `broken`.
+        Unexpected errors are passed to `broken`.
         """
         self._scrub = scrub = self._begin()
         try:

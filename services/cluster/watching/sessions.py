@@ -1,16 +1,14 @@
-"""A periodic check that the engine still accepts new sessions from this node.
+"""Checks periodically that the engine accepts new sessions from this node.
 
-If the engine accepts the session, the check is repeated after TRY_SECONDS. If the engine refuses the session,
-the refusal is logged and reported by `/readyz`, `cluster status` and a metric, and the check is repeated
-after AGAIN_SECONDS.
+If the engine accepts the session, the next check follows after TRY_SECONDS. If not, the refusal is logged,
+and `/readyz`, `cluster status` and a metric report it. The next check then follows after AGAIN_SECONDS.
 
-The engine verifies a password only when a session is opened. Nodes with an outdated password therefore
-continue to run until the engine restarts or the network fails, at which point all of them fail at the same
-time. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
-the same way.
+The engine verifies a password only when a session is opened. Nodes with an outdated password run until the
+engine restarts or the network fails, and then all fail at once. A changed rule in pg_hba.conf, a role without
+LOGIN, or a connection limit has the same effect.
 
-Cost: every TRY_SECONDS, each node opens a short-lived engine session. Opening the session occupies a worker
-thread for at most about 15 s. Weak spot: refusals between two checks are not detected.
+Cost: one short-lived engine session per node every TRY_SECONDS. Opening it occupies a worker thread for at
+most about 15 s. Weak spot: refusals between two checks are not detected.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ log = structlog.get_logger()
 
 
 class SessionTrials:
-    """The periodic session checks of a node.
-
-    `attempt`, which opens and closes a session, is called in a worker thread.
-    """
+    """Periodic session checks. `attempt` opens and closes a session in a worker thread."""
 
     def __init__(
         self,
@@ -44,10 +39,10 @@ class SessionTrials:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """The reason why the engine refused the last session, or "" if it accepted the session."""
+        """Why the engine refused the last session, or "" if accepted."""
 
     def sentences(self) -> list[str]:
-        """Return the sentences for the response of `/readyz` that report a refusal of the last session."""
+        """Return the `/readyz` message about a refused session, if any."""
         if not self.refused:
             return []
         return [
@@ -55,7 +50,7 @@ class SessionTrials:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return the result of the last session check as a JSON-serializable dictionary."""
+        """Return the result of the last check as a JSON-serializable dictionary."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:

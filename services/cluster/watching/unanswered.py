@@ -1,16 +1,14 @@
-"""Diagnosis of an unresponsive shared log by checking the engine settings while a call is waiting.
+"""Diagnoses an unresponsive shared log by checking the engine settings while a call is waiting.
 
-When a call has been waiting for ANSWER_MS, the node calls the engine's `check_settings` method, and repeats
-this check every AGAIN_SECONDS seconds. If the waiting call fails, the report persists until a call of the
-same kind is answered or a new record is read.
+When a call has waited for ANSWER_MS, the node calls the engine's `check_settings` method every AGAIN_SECONDS
+seconds. If the waiting call fails, the report persists until a call of the same kind is answered or a new
+record is read.
 
-While PostgreSQL is waiting for a missing standby, it does not answer the appends of leaders and candidates. A
-waiting candidate does not perform the leader's check (`engine_check`). However, `check_settings` does not
-wait for appends, so its result can identify the missing standby. The diagnosis does not affect the waiting
-call, whose result is processed as usual.
+If a PostgreSQL standby is missing, the appends of leaders and candidates wait for it. A waiting candidate
+does not run the leader's check (`engine_check`). `check_settings` does not wait, so it can identify the
+missing standby. The diagnosis does not affect the waiting call.
 
-Weak spot: a call that fails immediately is not diagnosed. The error of a failed call is logged, and the call
-is retried.
+Weak spot: a call that fails immediately is not diagnosed. It is logged and retried.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from sharedlog.engine import Engine, Head, Stored
 from sharedlog.errors import Halted, Refused, Unknown
 
 ANSWER_MS: Final = 3_000
-"""The time, in ms, after which a waiting call is reported."""
+"""Time in milliseconds after which a waiting call is reported."""
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 5.0
 NOTHING_WRONG: Final = (
@@ -40,14 +38,14 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine wrapper that measures how long calls wait. `clock` returns the monotonic time in ms."""
+    """An engine wrapper that measures how long calls wait. `clock` returns monotonic milliseconds."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The methods whose last call was not answered. Reading a new record clears this set."""
+        """The methods whose last call was not answered. A new record clears this set."""
         self._newest = -1
 
     @property
@@ -56,14 +54,11 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether the last completed call of every method was answered.
-
-        A refusal counts as an answer.
-        """
+        """Return whether the last completed call of each method was answered or refused."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return the time, in ms, for which the oldest pending call has waited, or 0 if none is pending."""
+        """Return how long the oldest pending call has waited in milliseconds, or 0."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -92,7 +87,7 @@ class WatchedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`. The wait time of a trim is not measured, because no client waits for it."""
+        """See `Engine`. Waits are not measured, because no client waits for a trim."""
         self._engine.trim(offset)
 
     def check_settings(self) -> list[str]:
@@ -117,7 +112,7 @@ class WatchedEngine:
 
 
 class EngineDiagnosis:
-    """The diagnosis of a node's waiting calls. `look` returns the unsafe settings of the engine."""
+    """Diagnoses a node's waiting calls. `look` returns the unsafe engine settings."""
 
     def __init__(
         self,
@@ -131,19 +126,19 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """The wait time, in seconds, of the oldest pending engine call, or 0 if it is below ANSWER_MS."""
+        """How long the oldest pending call has waited in seconds, or 0 if less than ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if no call has been waiting for at least `ANSWER_MS` ms."""
+        """The report for the operator, or "" if no call has waited for `ANSWER_MS`."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
 
     async def watch(self) -> None:
-        """Periodically check for waiting calls until the task is cancelled."""
+        """Check periodically for waiting calls until cancelled."""
         while True:
             await self._pause(LOOK_SECONDS)
             while self.seconds:
