@@ -1,11 +1,10 @@
-"""Provides event loop callers with operations on users, rights, and tokens.
+"""Manages users, rights, and tokens for callers in the event loop.
 
-The core stores only sealed secrets, and only this module has access to the key. This module generates each
-secret, returns it once, and keeps it in memory in decrypted form after its first use. Only the hash of each
-token is stored. A change is confirmed once its record is durable. The key is read only when a secret is
-sealed or opened, so a broker without users does not need a key. A change to a user's rights takes effect as
-soon as the record of the change is appended to the log. Because the change may revoke a right that a waiting
-call requires, the callbacks in `watching` recheck the rights of waiting calls after each change.
+The core stores only sealed secrets, and only this module has the key. The module generates each secret and
+returns it once. After the first use, the decrypted secret stays in memory. Tokens are stored only as hashes.
+The key is read only to seal or open a secret, so a broker without users needs no key. A change takes effect
+when its record is appended, and is confirmed when the record is durable. A change may revoke a right that a
+waiting call requires, so the callbacks in `watching` recheck waiting calls after each change.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ SECRET_BYTES: Final = 30
 log = structlog.get_logger()
 
 Key = Callable[[bool], bytes]
-"""A function that returns the key. If the key is missing and the argument is true, the key is generated."""
+"""Returns the key. If the key is missing and the argument is true, a new key is generated."""
 
 
 Dismiss = Callable[[str], None]
-"""A function that disconnects the clients of a user who was removed or whose secret was replaced."""
+"""Disconnects the clients of a user who was removed or got a new secret."""
 
 
 def no_key(may_make: bool) -> bytes:
@@ -44,15 +43,15 @@ def no_key(may_make: bool) -> bytes:
 
 
 def ignore_user(user: str) -> None:
-    """Do nothing, because a broker without a client port has no clients to disconnect."""
+    """Do nothing. A broker without a client port has no clients to disconnect."""
 
 
 def noop() -> None:
-    """Ignore a change of rules, because the broker has no producers."""
+    """Do nothing. The broker has no producers."""
 
 
 class LiveAccess:
-    """Manages the users of a broker and their rights.
+    """Manages a broker's users and their rights.
 
     The methods may raise `ResultUnknown` and any error of the core.
     """
@@ -69,31 +68,31 @@ class LiveAccess:
         """
         self._rules_callback: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
-        """The functions that are called whenever users, rules, or tokens change."""
+        """Callbacks for changes to users, rules, or tokens."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
-        """Set the callback to be invoked after rules have been set or removed."""
+        """Set the callback for added and removed rules."""
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
-        """Set the callback that disconnects the clients of a user whose secret is no longer valid."""
+        """Set the callback that disconnects a user's clients when the secret becomes invalid."""
         self._dismiss_callback = dismiss
 
     def set_key_source(self, key: Key) -> None:
-        """Set the function that provides the key for sealing and opening secrets."""
+        """Set the function that provides the key for secrets."""
         self._key = key
 
     def open_all(self) -> None:
-        """Require authentication, and open the secrets of all users.
+        """Require authentication, and open all users' secrets.
 
-        Raise `WrongKey` if the secrets were sealed with a different key.
+        Raise `WrongKey` if a secret was sealed with a different key.
         """
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
 
     def secret_of(self, name: str) -> bytes | None:
-        """Return the secret of a user, or None if the user does not exist."""
+        """Return a user's secret, or None if the user does not exist."""
         user = self._core().user(name)
         if user is None:
             self._opened.pop(name, None)
@@ -106,7 +105,7 @@ class LiveAccess:
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user may perform an operation on at least one topic or group."""
+        """Return whether a user has the right for at least one topic or group."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -118,13 +117,13 @@ class LiveAccess:
         self._core().check_user_exists(user)
 
     def rules(self, user: str = "") -> list[Rule]:
-        """Return the rules of a user, or of all users if `user` is empty."""
+        """Return a user's rules, or all rules if `user` is empty."""
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, replaces_secret: bool) -> str:
-        """Add a user, or replace the secret of an existing user.
+        """Add a user, or replace an existing user's secret.
 
-        Return the secret, which cannot be retrieved again.
+        Return the secret. It cannot be retrieved again.
         """
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -137,30 +136,30 @@ class LiveAccess:
     async def remove_user(self, name: str) -> None:
         """Remove a user and the user's rules.
 
-        The user's next call is rejected, the user's streams are closed, and the user's leases are released.
+        The user's next call is rejected, open streams are closed, and leases are released.
         """
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss_callback(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Store rules. The rules take effect with the user's next call."""
+        """Store rules. They take effect with the user's next call."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._rules_callback()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
-        """Remove the stored rules that have the same user, kind, pattern, and verb."""
+        """Remove stored rules with the same user, kind, pattern, and verb."""
         await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._rules_callback()
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, or of all users if `user` is empty."""
+        """Return a user's tokens, or all tokens if `user` is empty."""
         return self._clock.outward(self._core().tokens(user))
 
     def find_token(self, text: str) -> Token:
-        """Return the token with the given text. Raise `Unauthorized` if the token is invalid."""
+        """Return the token with this text. Raise `Unauthorized` if the token is invalid."""
         return self._core().find_token(text, self._clock.now_ms())
 
     def check_token(self, token: Token) -> None:
@@ -168,12 +167,12 @@ class LiveAccess:
         self._core().check_token(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
-        """Return the number of seconds until a token expires, or None if the token does not expire."""
+        """Return the seconds until a token expires, or None if the token does not expire."""
         left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Create a token for a user, and return the token text together with the token.
+        """Create a token for a user. Return the token text and the token.
 
         The text cannot be retrieved again.
         """
@@ -185,10 +184,7 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token.
-
-        Later calls with the token are rejected, and long polls that use the token are ended.
-        """
+        """Revoke a token. Later calls with the token fail, and its long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
@@ -199,7 +195,7 @@ class LiveAccess:
         await calling
 
     def check_waiting_calls(self) -> None:
-        """Recheck the rights of waiting calls after a right is revoked or the clock is advanced."""
+        """Recheck the rights of waiting calls after a right is revoked or the clock advances."""
         for look in tuple(self.watching):
             look()
 

@@ -1,19 +1,17 @@
-"""Advances a virtual clock event by event, with the same results as if the time had actually passed.
+"""Advances a virtual clock event by event, as if the time had actually passed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events are processed in order of due time, and the clock is set to the due time of each event. After an
-  append, the clock stops until the record is durable, because the record may determine the next due time.
+- Events are processed in order of due time, and the clock is set to each due time. After an append, the clock
+  stops until the record is durable, because the record may set the next due time.
 - Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
 - The clock stops while the next timers are being read from disk.
-- A producer that receives a transaction check-back during an advance has `ANSWER_SECONDS` of real time to
-  answer. Without this delay, all check-backs for a half message would be sent before the producer could
-  answer the first check-back.
-- If the topic of a half message has no producer, the half message waits for a producer (`txn.checkback`) and
-  does not delay the advance.
+- A producer has `ANSWER_SECONDS` of real time to answer a transaction check-back. Otherwise, all check-backs
+  for a half message would be sent before the producer could answer the first one.
+- A half message without a producer waits (`txn.checkback`) and does not delay the advance.
 - The leases of connected clients are renewed during the advance. All other leases expire on time.
-- Housekeeping is not treated as an event, and is postponed until the target time.
+- Housekeeping is not an event. It is postponed until the target time.
 - Only one advance runs at a time. Further advances are queued.
 """
 
@@ -32,30 +30,30 @@ SILENT_STEPS_MAX = 100
 
 
 class Owner(Protocol):
-    """The component that owns the broker core."""
+    """The owner of the broker core."""
 
     @property
     def core(self) -> Broker:
         """The current broker core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of all connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls with an expired token."""
 
     def tick(self) -> bool:
-        """Run the work of the core that is due, and return whether the work had any effects."""
+        """Run the core's due work. Return whether it had any effects."""
 
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until the timers that are due next have been read from disk."""
+        """Wait until the next timers have been read from disk."""
 
     def reschedule_tick(self) -> None:
-        """Reschedule the next tick after the clock has been advanced."""
+        """Reschedule the next tick after an advance."""
 
 
 class ClockAdvancer:
-    """Advances a virtual clock, and runs the work that becomes due in the owner's core."""
+    """Advances a virtual clock and runs the work that becomes due."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -63,7 +61,7 @@ class ClockAdvancer:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Advance the clock by `by_ms`.
+        """Advance the clock by `by_ms` milliseconds.
 
         Raise `ClockIsReal` or `IllegalAdvance` if the advance is not permitted, or `ResultUnknown` if the
         disk fails.
@@ -80,12 +78,12 @@ class ClockAdvancer:
                 self._owner.reschedule_tick()
 
     def expect_answer(self, transaction_id: str) -> None:
-        """If an advance is in progress, make it wait for the answer to a transaction check-back."""
+        """Make a running advance wait for the answer to a transaction check-back."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for the answer to a transaction check-back, because the producer has answered."""
+        """Stop waiting for a transaction check-back that the producer has answered."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -107,9 +105,9 @@ class ClockAdvancer:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event, or the target offset if no event is due earlier.
+        """Return the clock offset of the next event, or the target offset if nothing is due before.
 
-        Return None if the target has been reached and no more events are due.
+        Return None if the target has been reached and nothing is due.
         """
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
@@ -118,7 +116,7 @@ class ClockAdvancer:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for answers to the transaction check-backs of that step."""
+        """Make the last step durable, and wait for answers to its transaction check-backs."""
         try:
             self._clock.keep()
         except OSError as error:
@@ -134,7 +132,7 @@ class ClockAdvancer:
 
 
 def check_advance(by_ms: int, clock: Clock) -> None:
-    """Raise `ClockIsReal` or `IllegalAdvance` if the clock must not be advanced by `by_ms`."""
+    """Raise `ClockIsReal` or `IllegalAdvance` if the clock cannot advance by `by_ms`."""
     if not clock.is_virtual:
         raise ClockIsReal("Start one on an empty store with --clock virtual.")
     if by_ms < 0:

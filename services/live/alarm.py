@@ -1,8 +1,7 @@
-"""Provides a single alarm for all due work. The alarm fires at the earliest due time and is then set again.
+"""A single alarm for all due work. It fires at the earliest due time and is then set again.
 
-An alarm that is already set for an earlier time is not changed. If there is no pending work, no alarm is set,
-so an idle broker sleeps. An alarm always fires within `LOOK_AGAIN_MS` milliseconds, because the system clock
-may be stepped while the broker sleeps.
+Setting a later time has no effect. Without pending work, no alarm is set and the broker sleeps. An alarm
+always fires within `LOOK_AGAIN_MS` milliseconds, because the system clock may be stepped in the meantime.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class Handle(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Handle]
-"""A function that schedules a call after a delay in seconds, like `loop.call_later`."""
+"""Schedules a call after a delay in seconds, like `loop.call_later`."""
 
 
 class Alarm:
-    """An alarm that calls the function `due` when the alarm fires."""
+    """An alarm that calls `due` when it fires."""
 
     def __init__(self, due: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
         self._due, self._clock, self._call_later = due, clock, call_later
@@ -34,7 +33,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Set the alarm to fire no later than `due_ms`. If `due_ms` is None, do nothing."""
+        """Make the alarm fire at `due_ms` or earlier. If `due_ms` is None, do nothing."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -49,7 +48,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Stop the alarm permanently. Later calls to `set` have no effect."""
+        """Disable the alarm permanently."""
         self._is_closed = True
         self.stop()
 

@@ -1,23 +1,22 @@
-"""Delivers transaction check-backs by long polling to producers that have no Telemetry stream.
+"""Delivers transaction check-backs by long polling, for producers without a Telemetry stream.
 
     poll of topics --> open --> check-back for a half of a topic   --> response with the half
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
-- A poll remains in the queue of each of its topics as long as it has fewer than `count_max` check-backs and
-  less than RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task, and the poll
-  accepts further check-backs until the task runs.
-- The check-backs of a topic are distributed over the topic's polls in rotation, because after each check-back
-  the poll is moved to the end of the queue.
-- When the first poll for a topic is opened, the check-backs for half messages that are waiting for a producer
-  are triggered. Each check-back then triggers the next check-back.
-- Unsent check-backs occupy at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
-  limit delays a half message, the check-backs of its topic are restarted when memory becomes available.
-- A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
-  check-backs are repeated as specified by the topic's check-back policy.
+- A poll waits in the queue of each of its topics. It leaves the queues when it has `count_max` check-backs or
+  RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task. Until the task runs, the
+  poll accepts more check-backs.
+- A topic's check-backs rotate over its polls. After each check-back, the poll moves to the end of the queue.
+- The first poll for a topic triggers the check-backs for half messages that wait for a producer. Each
+  check-back then triggers the next one.
+- Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. A topic delayed by
+  this limit resumes when memory becomes available.
+- A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
+  topic's check-back policy determines when its check-backs are repeated.
 
-A producer receives no check-backs between two polls. A half message that becomes due between two polls waits
-for the next poll without requiring a timer. Memory usage is one entry for each topic of each open poll.
+Between two polls, a producer receives no check-backs. A half message that becomes due meanwhile waits for the
+next poll and needs no timer. Memory usage is one entry per topic of each open poll.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""A function that returns a half message with its times in real time, or None if the message is damaged."""
+"""Returns a half message with times in real time, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
 class PolledHalf:
-    """A transaction check-back, with its half message."""
+    """A transaction check-back and its half message."""
 
     transaction_id: str
     topic: str
@@ -48,7 +47,7 @@ class PolledHalf:
 
 @dataclass(slots=True, eq=False)
 class CheckBackPoll:
-    """An open poll and its pending transaction check-backs."""
+    """An open poll and its pending check-backs."""
 
     client_id: str
     count_max: int
@@ -58,23 +57,23 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether another transaction check-back can be added to the poll."""
+        """Whether the poll can take another check-back."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """The open polls of each topic. `came` is called when the first poll for a topic is opened."""
+    """The open polls of each topic. `came` is called for the first poll of a topic."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """The topics with an open poll and a half message that is delayed by the limit on `_held_bytes`."""
+        """Topics with an open poll whose check-backs are delayed by the memory limit."""
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Open a poll for `topics` for the duration of the `with` block."""
+        """Open a poll for `topics` within the block."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -87,15 +86,14 @@ class CheckBackPolls:
             self._remove_poll(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Wait until a poll has a transaction check-back, `seconds` have elapsed, or the broker stops."""
+        """Wait until the poll has a check-back, the timeout expires, or the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the number of bytes that the check-backs of a poll occupy in memory.
+        """Set the memory usage of a poll's check-backs in bytes.
 
-        The number is set to 0 after the response has been sent. If memory becomes available, the check-backs
-        of delayed topics are restarted.
+        Set to 0 after the response has been sent. If memory becomes available, delayed topics resume.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -108,7 +106,7 @@ class CheckBackPolls:
                         self._came(topic)
 
     def add_check_back(self, question: CheckBack, read: Read) -> str:
-        """Add a transaction check-back to the next poll of its topic, and return the poll's client id.
+        """Add a check-back to the next poll of its topic. Return the poll's client id.
 
         Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
         """
@@ -142,7 +140,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def producer_views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers that have an open poll for `topic`, or for any topic if `topic` is empty."""
+        """Return the producers with an open poll for `topic`, or for any topic if empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

@@ -1,8 +1,8 @@
-"""Keeps the most recent transaction check-backs, and the answers of producers, in memory.
+"""Keeps the latest transaction check-backs and the producers' answers in memory.
 
-Operators can use the list of check-backs to find out why a half message is still open. The list does not
-affect the broker's behavior, because the number of check-backs (`txn.checkback`) and the end of each
-transaction are recorded in the log. The list is not preserved across restarts.
+Operators can use this list to find out why a half message is still open. It has no effect on the broker,
+because the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart
+clears the list.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class CheckBackEntry:
-    """A transaction check-back that was sent to a producer.
+    """A transaction check-back sent to a producer.
 
-    If no producer was available, `client_id` is `NOBODY`. `answer` is empty until the producer answers.
+    If there was no producer, `client_id` is `NOBODY`. `answer` is empty until the producer answers.
     """
 
     transaction_id: str
@@ -32,7 +32,7 @@ class CheckBackEntry:
 
 
 class CheckLog:
-    """The most recent transaction check-backs, ordered from oldest to newest."""
+    """The latest transaction check-backs, oldest first."""
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
@@ -42,7 +42,7 @@ class CheckLog:
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
         """Record a transaction check-back.
 
-        Consecutive check-backs without a producer are recorded only once.
+        Consecutive check-backs without a producer are recorded once.
         """
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
@@ -54,7 +54,7 @@ class CheckLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer to the most recent unanswered check-back of a transaction.
+        """Record a producer's answer to the last unanswered check-back of a transaction.
 
         The answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
@@ -66,13 +66,13 @@ class CheckLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def check_backs_of(self, transaction_id: str) -> Iterator[CheckBackEntry]:
-        """Yield the check-backs of a transaction, ordered from newest to oldest."""
+        """Yield a transaction's check-backs, newest first."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return the newest `count_max` check-backs of `topic`, or of all topics if `topic` is empty.
+        """Return the newest `count_max` check-backs of `topic`, or of all topics if empty.
 
-        The check-backs are ordered from newest to oldest.
+        The newest check-back comes first.
         """
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]

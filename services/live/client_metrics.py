@@ -1,18 +1,16 @@
-"""Stores the latest metrics of each client, and the sums of these metrics for each topic and group.
+"""Stores each client's latest metrics, and their sums per topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which survive the client
 
-Each client reports totals since its start, so the increase is the difference from the previous report. If a
-series began before the broker process, its first report adds 0, because an earlier process has already
-counted the series. The last report of a departed client is kept, within the limit on the number of series, so
-that the measurements of a returning client are not counted twice. A report that a client sends while it
-disconnects is counted.
+Clients report totals since their start, so the increase is the difference from the previous report. The first
+report of a series that began before this process adds 0, because an earlier process has counted it. The last
+report of a departed client is kept within the series limit, so a returning client is not counted twice. A
+report sent while disconnecting is counted.
 
-Only the six metrics that the official clients report are stored. The number of series is limited to
-`CLIENT_SERIES_EACH_MAX` per client and to `CLIENT_SERIES_MAX` in total. The series of departed clients are
-evicted first. Histograms use the bucket bounds in `BOUNDS_MS`. A count for any other bound is added to the
-bucket with the next higher bound.
+Only the six metrics of the official clients are stored. There are at most `CLIENT_SERIES_EACH_MAX` series per
+client and `CLIENT_SERIES_MAX` in total. Series of departed clients are evicted first. Histograms use the
+bucket bounds in `BOUNDS_MS`. Counts for other bounds go to the next higher bucket.
 """
 
 from __future__ import annotations
@@ -28,22 +26,21 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""The upper limit on accepted measurements, which keeps the sums finite."""
+"""Largest accepted measurement, which keeps the sums finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_await_time": (1, 5, 20, 100, 1_000, 5_000, 10_000),
     "rocketmq_process_time": (1, 5, 10, 100, 1_000, 10_000, 60_000),
 }
-"""The durations that clients measure, with the bucket bounds used by the official clients."""
+"""The duration metrics, with the bucket bounds of the official clients in milliseconds."""
 GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes")
 
 
 class Key(NamedTuple):
-    """The key that identifies a series.
+    """Identifies a series.
 
-    `topic` and `group` are names in the form used by the store, and `status` is "success", "failure", or
-    empty.
+    `topic` and `group` are names as stored. `status` is "success", "failure", or empty.
     """
 
     name: str
@@ -54,14 +51,14 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A duration histogram, with a count for each bound in `BOUNDS_MS` and a count of higher durations."""
+    """A duration histogram: one count per bound in `BOUNDS_MS`, and one count of longer durations."""
 
     counts: tuple[int, ...]
     total_ms: float
 
     @property
     def count(self) -> int:
-        """The total number of measurements."""
+        """Total number of measurements."""
         return sum(self.counts)
 
 
@@ -72,8 +69,8 @@ Series = dict[Key, Value]
 class ReportedSeries(NamedTuple):
     """A series in a report.
 
-    `began_ms` is the wall-clock time at which the value was 0, or 0 if this time is unknown. If `is_new` is
-    true, `value` is the increase since the previous report.
+    `began_ms` is the wall-clock time at which the value was 0, or 0 if unknown. If `is_new` is true, `value`
+    is the increase since the previous report.
     """
 
     key: Key
@@ -83,7 +80,7 @@ class ReportedSeries(NamedTuple):
 
 
 class ClientMetrics:
-    """The latest report of each client, and the sums of all reports since the wall-clock time `since_ms`."""
+    """The latest report of each client, and the sums of all reports since `since_ms`."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self._since_ms = since_ms
@@ -93,7 +90,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[ReportedSeries], *, is_there: bool = True) -> int:
-        """Store a complete report of a client, and return the number of accepted series.
+        """Store a client's complete report. Return the number of accepted series.
 
         If `is_there` is false, the client is disconnecting.
         """
@@ -112,22 +109,22 @@ class ClientMetrics:
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """Return the latest report of a client, or an empty mapping if the client is not connected."""
+        """Return a client's latest report, or an empty mapping if the client is not connected."""
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
-        """Keep the last report of a departed client for comparison with its next report."""
+        """Keep a departed client's last report for comparison with its next one."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop_series(series, [key for key in series if key.name in GAUGES])
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Histogram]:
-        """Return the duration histograms summed over all clients."""
+        """Return the duration histograms of all clients, added up."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """Return the gauges summed over all connected clients."""
+        """Return the gauges of all connected clients, added up."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -174,7 +171,7 @@ def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
 
 
 def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
-    """Return the increase from `before` to `now`, or `now` itself if the client has restarted."""
+    """Return the increase from `before` to `now`, or `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
@@ -198,9 +195,9 @@ def convert_histogram(
 
 
 def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
-    """Return the upper bound, in ms, of the bucket that contains a quantile.
+    """Return the upper bound in milliseconds of the bucket that contains a quantile.
 
-    `part` is the quantile, from 0 to 1. Return None if the quantile is above all bounds.
+    `part` is the quantile from 0 to 1. Return None if the quantile is above all bounds.
     """
     wanted = part * histogram.count
     for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):

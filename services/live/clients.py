@@ -1,4 +1,4 @@
-"""Describes connected clients, and the requests that operators can send to the clients."""
+"""Connected clients, and the requests that operators can send to them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from services.live.errors import ClientNotFound
 class ClientView:
     """A connected client.
 
-    `kind` is the client type, such as PRODUCER, and is empty until the client has sent its settings. If
-    `can_be_asked` is true, the client has an open Telemetry stream. `seen_ms` is the wall-clock time of the
-    client's last call.
+    `kind` is the client type, such as PRODUCER, or empty until the client has sent its settings.
+    `can_be_asked` is true if the client has an open Telemetry stream. `seen_ms` is the wall-clock time of its
+    last call.
     """
 
     client_id: str
@@ -28,24 +28,24 @@ class ClientView:
 
 
 class ClientRequests(Protocol):
-    """The requests that can be sent to a client.
+    """Sends requests to clients.
 
     The methods raise `ClientNotFound`, or `ClientSilent` if the client does not respond.
     """
 
     def ids(self) -> list[str]:
-        """Return the ids of all connected clients, in no particular order."""
+        """Return the ids of all connected clients in any order."""
 
     def view(self, client_id: str) -> ClientView:
-        """Return a view of a connected client."""
+        """Return a connected client."""
 
     async def stack(self, client_id: str) -> str:
-        """Return the thread dump of a client."""
+        """Return a client's thread dump."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer process a message again, independently of the progress of its group.
+        """Make a push consumer process a message again, and return the consumer's result code.
 
-        Return the result code reported by the consumer.
+        The progress of the group does not change.
         """
 
     def reconnect(self, client_id: str) -> None:
@@ -53,7 +53,7 @@ class ClientRequests(Protocol):
 
 
 class NoClients:
-    """The client list, always empty, of a broker without a client port."""
+    """The empty client list of a broker without a client port."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

@@ -1,21 +1,19 @@
-"""Provides the broker time, which equals real time or, with a virtual clock, real time plus an offset.
+"""The broker time: real time or, with a virtual clock, real time plus an offset.
 
-The core uses broker time, whereas callers use real time, even for due times. With a virtual clock, absolute
-times are therefore converted whenever they are passed between callers and the core. The offset, which never
-decreases, is added to times in requests and subtracted from times in responses. The types that contain times
-are listed in the table `_CHANGES`. A message with a delay of 60 seconds becomes due 60 seconds later,
-regardless of the clock offset. Durations (leases, long polls) are not converted. Cron schedules run in broker
-time. In an occurrence of a schedule, `at_ms` is converted for callers like every other time, but `local`
-remains the local time according to the clock of the schedule.
+The core uses broker time, and callers use real time, even for due times. With a virtual clock, the offset is
+added to times in requests and subtracted from times in responses. The offset never decreases. The table
+`_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
+later at any offset. Durations, such as leases and long polls, are not converted. Cron schedules run in broker
+time. In a schedule occurrence, `at_ms` is converted like any other time, but `local` stays in the schedule's
+local time.
 
-Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
-a monotonic clock (`counted_ms`). Each step of the system clock is reported (`set_step_callback`) before any
-time after the step is used. Lease durations are measured in elapsed time, which is not affected by such
-steps.
+Real time is the system clock, which can be stepped at any time. Steps are detected with a monotonic clock
+(`counted_ms`). Each step is reported (`set_step_callback`) before any later time is used. Leases run in
+elapsed time, so steps do not affect them.
 
-The offset is stored in a file in the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
-makes the offset durable before any record that depends on the offset is appended, so that a restarted broker
-never finds records from the future.
+The offset is stored in the store (`commitlog.layout`). `move` changes the offset in memory, and `keep` makes
+it durable. No record is appended before its offset is durable, so a restarted broker never finds records from
+the future.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ Told = TypeVar("Told")
 
 
 class KeptOffset:
-    """The stored clock offset: the number of ms by which a virtual clock is ahead of real time."""
+    """The stored lead of a virtual clock over real time in milliseconds."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
@@ -80,9 +78,9 @@ class KeptOffset:
 
 
 def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the clock offset of a store, or None if the store uses real time.
+    """Return a store's clock offset, or None if the store uses real time.
 
-    Raise `WrongClock` if the store was written with a different kind of clock.
+    Raise `WrongClock` if the store was written with the other kind of clock.
     """
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
@@ -104,10 +102,10 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """The clock of the core. The clock also converts between broker time and the real time of callers.
+    """The clock of the core. Converts between broker time and callers' real time.
 
-    `counted_ms` returns the time of a monotonic clock in ms. If `counted_ms` is None, `real_ms` is assumed to
-    be monotonic. Only the method `begin` is thread-safe.
+    `counted_ms` returns monotonic milliseconds. If None, `real_ms` is assumed to be monotonic. Only `begin`
+    is thread-safe.
     """
 
     def __init__(
@@ -121,35 +119,32 @@ class Clock:
         self._step_callback: Callable[[int, int], None] = ignore_step
 
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
-        """Set the callback for clock steps.
-
-        The callback receives the broker times before and after each step.
-        """
+        """Set the callback for clock steps. It receives the broker times before and after the step."""
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the current broker time, and ignore all earlier steps of the system clock."""
+        """Return the current broker time, and ignore all earlier clock steps."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
-        """The lead of real time over the monotonic clock, in ms, at the last call to `begin`."""
+        """The lead of real time over the monotonic clock in milliseconds, at the last `begin`."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the clock is virtual, and therefore can be advanced."""
+        """Whether the clock is virtual and can be advanced."""
         return self._kept is not None
 
     @property
     def offset_ms(self) -> int:
-        """The number of ms by which broker time is ahead of real time."""
+        """The lead of broker time over real time in milliseconds."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the current broker time, after reporting any step of the system clock."""
+        """Return the current broker time. Any clock step is reported first."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
             real_ms = self.real_ms()  # The step was measured after the first reading of the clock.
@@ -159,7 +154,7 @@ class Clock:
         return real_ms + self.offset_ms
 
     def move(self, offset_ms: int) -> None:
-        """Set the offset of a virtual clock, which never decreases."""
+        """Set the offset of a virtual clock. The offset must not decrease."""
         assert self._kept is not None, "nobody moves real time"
         assert offset_ms >= self._kept.offset_ms, "time does not go back"
         self._kept.offset_ms = offset_ms
@@ -170,18 +165,18 @@ class Clock:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Convert the times in a caller's value to broker time. Plain numbers are not converted."""
+        """Convert times in a caller's value to broker time. Plain numbers are not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
-        """Convert the times in a value of the core to real time."""
+        """Convert times in a core value to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
 def _shift_times(value: Any, by_ms: int) -> Any:
-    """Return a value or a list of values with all times shifted by `by_ms`.
+    """Return a value, or a list of values, with all times shifted by `by_ms`.
 
-    Values that contain no times are returned unchanged.
+    Values without times are returned unchanged.
     """
     if type(value) in (list, tuple):
         return type(value)(_shift_times(one, by_ms) for one in value)
@@ -196,9 +191,9 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times in the named fields and in the message, if present.
+    """Return a function that shifts the named time fields and the times of the message.
 
-    The values 0 and None are not shifted, because they represent the absence of a time.
+    0 and None mean that there is no time, and are not shifted.
     """
 
     def changes(value: Any, by_ms: int) -> Changes:
@@ -210,7 +205,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times contained in the values of the named fields."""
+    """Return a function that shifts the times inside the named fields."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 
@@ -238,7 +233,7 @@ def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Return the shifted time bounds of a filter. Default bounds are not shifted."""
+    """Return a filter's shifted time bounds. Default bounds are not shifted."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

@@ -1,4 +1,4 @@
-"""Describes connected consumers, which the client port reports to the other interfaces."""
+"""Connected consumers, as reported by the client port."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ class ConsumerView:
     """A client of a consumer group.
 
     `kind` is the client type, such as PUSH_CONSUMER. `language` is the programming language of the client
-    library. If `is_connected` is true, the client has an open Telemetry stream. `receives` is the number of
-    open receive calls of the client, including long polls. `seen_ms` is the wall-clock time of the client's
-    last call.
+    library. `is_connected` is true if the client has an open Telemetry stream. `receives` is the number of
+    open receive calls, including long polls. `seen_ms` is the wall-clock time of the last call.
     """
 
     client_id: str
@@ -27,12 +26,12 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""A function that yields the consumers of a group, or of all groups if the name is empty, in any order.
+"""Yields the consumers of a group, or of all groups if the name is empty, in any order.
 
-For each client that does not match, the function yields None, so that the caller can pause.
+Each client that does not match yields None, so that the caller can pause.
 """
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:
-    """Yield nothing, because a broker without a client port has no consumers."""
+    """Yield nothing. A broker without a client port has no consumers."""
     return iter(())

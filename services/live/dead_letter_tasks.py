@@ -1,14 +1,13 @@
-"""Implements background tasks that redrive or purge the dead letters of a group (`services.live.tasks`).
+"""Background tasks that redrive or purge a group's dead letters (`services.live.tasks`).
 
     count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
-A message that is redriven and then dead-lettered again receives an offset of at least `end_offset`, so a task
-never processes a message twice. If a rate limit is set, each batch contains the number of dead letters
-permitted in a tenth of a second. The consumers of the target topic therefore do not receive bursts of
-messages. A dead letter that another call has already redriven or purged is counted under the error code
-TW-152.
+A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task
+processes no message twice. With a rate limit, a batch contains the dead letters for a tenth of a second,
+which avoids bursts at the consumers. A dead letter that another call has already redriven or purged counts as
+error TW-152.
 
-Cost: a task reads every dead letter of its group twice, and keeps one page in memory.
+Cost: a task reads each dead letter of the group twice, and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class DeadLetterVerb(Enum):
-    """The operation that a task performs on each dead letter."""
+    """The operation on each dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"
@@ -40,11 +39,10 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterOrder:
-    """An order for a task that purges dead letters or redrives them to the topic `target`.
+    """An order to purge dead letters, or to redrive them to the topic `target`.
 
-    If `target` is empty, each dead letter is redriven to its original topic, and is delivered only to the
-    group that failed to process it. At most `per_second` dead letters are processed per second. A value of 0
-    means that the rate is not limited.
+    If `target` is empty, each dead letter returns to its original topic and is delivered only to its group.
+    `per_second` is the maximum rate, or 0 for no limit.
     """
 
     verb: DeadLetterVerb
@@ -60,12 +58,12 @@ DeadLetterTask = Task[DeadLetterOrder]
 
 
 class DeadLetterTasks(Tasks[DeadLetterOrder]):
-    """The tasks that process dead letters."""
+    """Tasks on dead letters."""
 
     what, command = "dead letters", "dlq"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Reject an unknown group or target topic, so that a misspelled name creates neither."""
+        """Reject an unknown group or topic, so that a misspelled name creates neither."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -75,7 +73,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.end_offset(self._live, order.group)
 
     async def _work(self, task: DeadLetterTask) -> None:
-        """Process the dead letters that existed when the task was started, from oldest to newest."""
+        """Process the dead letters that existed at the start of the task, oldest first."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count_dead_letters(
             self._live, order.group, order.wanted, end_offset
@@ -91,7 +89,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + size])
 
     async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
-        """Process a batch, wait until its changes are durable, and pause if a rate limit is set."""
+        """Process a batch, wait until it is durable, and pause if there is a rate limit."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + pause_seconds(task.order.per_second, len(found))
         back = self._back(task.order)
@@ -108,8 +106,8 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     async def _verb(self, task: DeadLetterTask, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter, and return the verdict or the error code.
 
-        `back` is the set of original topics to which dead letters may be returned, or None if the order
-        specifies a target topic or a purge.
+        `back` contains the original topics to which dead letters may return, or None if the order is a purge
+        or has a target.
         """
         order = task.order
         try:

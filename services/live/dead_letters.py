@@ -1,9 +1,8 @@
-"""Reads dead letters one page at a time, and yields to the event loop after each page.
+"""Reads dead letters page by page, and yields to the event loop after each page.
 
-The dead letters of a group are stored in the order in which they were dead-lettered. Dead letters are not
-indexed, so a filtered read must scan all dead letters from its starting offset onward. A single request scans
-at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages contain few dead letters, because every
-message body may have the maximum size.
+A group's dead letters are stored in order of arrival. There is no index, so a filtered read scans all dead
+letters from its start offset. One request scans at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters.
+Pages are small, because every message body may have the maximum size.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter for dead letters. A dead letter matches if it meets all specified conditions.
+    """A filter for dead letters. All specified conditions must match.
 
-    `topic` is the original topic of the message. `reason` is matched as a case-insensitive substring of the
-    reason and of the errors. `from_ms` and `until_ms` are the bounds of the time at which the message was
-    dead-lettered.
+    `topic` is the message's original topic. `reason` is a case-insensitive substring of the reason or the
+    errors. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
     """
 
     key: str = ""
@@ -38,10 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches the filter.
-
-        `key` is compared with the keys and with the message id.
-        """
+        """Return whether a dead letter matches. `key` matches the keys and the message id."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -56,7 +51,7 @@ class DeadLetterFilter:
 async def read_pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yield pages of a group's dead letters below `end_offset`, ordered from oldest to newest."""
+    """Yield pages of a group's dead letters below `end_offset`, oldest first."""
     check_group_name(group)
     while live.core.dead_letters.count_open(group).count:
         page = live.query(live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
@@ -69,7 +64,7 @@ async def read_pages(
 
 
 def end_offset(live: LiveBroker, group: str) -> int:
-    """Return the offset that the group's next dead letter will have.
+    """Return the offset of the group's next dead letter.
 
     Raise `IllegalGroup` if the group name is illegal.
     """
@@ -78,10 +73,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return a group's dead letter at `queue_offset`.
-
-    Raise `MessageNotFound` if there is no such dead letter.
-    """
+    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if there is none."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -94,21 +86,21 @@ def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLet
 
 
 def check_group(live: LiveBroker, group: str) -> None:
-    """Raise `GroupNotFound` if a group does not exist and has never had any dead letters."""
+    """Raise `GroupNotFound` if a group does not exist and never had dead letters."""
     if not end_offset(live, group):
         live.core.group_views.view_group(group)
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives and to which its dead letters can be returned.
+    """Return the topics that a group still receives.
 
-    Raise `GroupNotFound` if the group does not exist.
+    Dead letters can return only to these topics. Raise `GroupNotFound` if the group does not exist.
     """
     return {queue.topic for queue in live.core.group_views.view_group(group).queues}
 
 
 def check_return(live: LiveBroker, group: str, topic: str) -> None:
-    """Raise `GroupNotFound` if the group no longer receives the original topic of a dead letter."""
+    """Raise `GroupNotFound` if the group no longer receives `topic`."""
     if topic not in find_return_topics(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -119,17 +111,16 @@ def check_return(live: LiveBroker, group: str, topic: str) -> None:
 async def count_dead_letters(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS
 ) -> int:
-    """Return the number of dead letters that match a filter."""
+    """Return the number of matching dead letters."""
     return sum([sum(map(wanted.matches, page)) async for page in read_pages(live, group, end_offset)])
 
 
 async def find_dead_letters(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
-    """Return up to `count_max` matching dead letters, without their bodies.
+    """Return up to `count_max` matching dead letters without bodies.
 
-    If the scan reaches its limit, the page contains fewer dead letters, and its cursor is the offset after
-    which the next scan continues.
+    If the scan limit is reached, the page is shorter, and its cursor tells where the next scan continues.
     """
     found: list[DeadLetter] = []
     looked_at = 0
@@ -143,5 +134,5 @@ async def find_dead_letters(
 
 
 def without_body(dead_letter: DeadLetter) -> DeadLetter:
-    """Return a copy of a dead letter without its body, for use in lists."""
+    """Return a copy of a dead letter without its body."""
     return replace(dead_letter, message=replace(dead_letter.message, body=b""))

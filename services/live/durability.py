@@ -1,24 +1,22 @@
-"""Sends each answer as soon as the log is durable up to the offset on which the answer depends.
+"""Sends each answer once the log is durable up to the answer's offset.
 
-Answers are queued in the order in which they were decided. After each flush, all answers whose records are
-now durable are sent. An answer that depends on older records than the preceding answer in the queue is sent
-together with the preceding answer.
+Answers are queued in order of decision. After each flush, all answers with durable records are sent. An
+answer with an older offset than its predecessor is sent together with it.
 
-A cluster leader may be paused while another node takes over. The paused leader's answers about *past* events
-remain correct, because each answer depends on a record that the cluster has accepted. Answers about the
-*current* state (not found, not leased, empty) require a proof of leadership. A proof is an accepted record
-whose append began after the call. A proof is requested with `prove` and reported with `confirm_leadership`,
-which sends the answers waiting for the proof. A refusal also requires a proof, because a refusal implies that
-no earlier call has stored the message. If a node lacks local resources (OWN_MEANS), proofs may fail for the
-same reason. A refusal for lack of local resources therefore waits for at most `OWN_MS` milliseconds. After
-this time, the call fails with an unknown result, and the error states the cause.
+A cluster leader may be paused while another node takes over. Its answers about *past* events stay correct,
+because they depend on accepted records. Answers about the *current* state (not found, not leased, empty)
+require a proof of leadership. A proof is an accepted record whose append began after the call. `prove`
+requests a proof, and `confirm_leadership` sends the answers that wait for it. A refusal also requires a
+proof, because it implies that no earlier call has stored the message. If a node lacks local resources
+(OWN_MEANS), proofs may fail for the same reason. Such refusals wait for at most `OWN_MS` milliseconds. Then
+the call fails with an unknown result and an error that states the cause.
 
-A leader must not confirm any call as long as its shared log lacks a record that no other node has. The method
-`hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the log
-advances.
+A leader must not confirm any call while a shared log record is damaged and no other node has the later
+records. `hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the
+log advances.
 
-Memory usage is one deque entry per waiting answer. An answer that depends only on durable records is sent
-immediately by a single node, but waits for a proof in a cluster.
+Memory usage is one deque entry per waiting answer. A single node sends an answer immediately if its records
+are durable. In a cluster, the answer waits for a proof.
 """
 
 from __future__ import annotations
@@ -31,31 +29,31 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""The offset assigned to refusals for lack of local resources.
+"""The offset of refusals for lack of local resources.
 
-These refusals wait at most `OWN_MS` milliseconds for a proof.
+Such refusals wait for a proof for at most `OWN_MS` milliseconds.
 """
 _HELD: Final = OWN_MEANS - 1
-"""The durable offset during a hold, which is below the offset of every answer."""
+"""The durable offset during a hold, below every answer's offset."""
 OWN_MS: Final = 1_000
-"""The maximum time, in ms, for which a refusal for lack of local resources waits for a proof.
+"""Maximum wait for a proof in milliseconds if local resources are lacking.
 
-A proof normally takes a few ms.
+A proof normally takes a few milliseconds.
 """
 
 
 class AnswerReceiver(Protocol):
-    """The recipient of an answer, such as a response stream or a waiting coroutine."""
+    """The recipient of an answer, such as a response stream or a coroutine."""
 
     def answer(self, answer: Any) -> None:
-        """Deliver the answer to the recipient."""
+        """Deliver the answer."""
 
     def refuse(self, error: TidewheelError) -> None:
         """Deliver an error instead of the answer."""
 
 
 class LeadershipProofs(NamedTuple):
-    """A clock that returns times in ms, and a function that requests a proof of leadership.
+    """A clock in milliseconds, and a function that requests a proof of leadership.
 
     Each proof is reported to `Answers.confirm_leadership`.
     """
@@ -65,14 +63,14 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_own_refusal() -> None:
-    """Do nothing, so that refusals for lack of local resources wait indefinitely."""
+    """Do nothing. Refusals for lack of local resources then wait indefinitely."""
 
 
 class Answers:
-    """The durable offset of the log, and the answers that are waiting for a higher offset or for a proof.
+    """The log's durable offset, and the answers that wait for a higher offset or a proof.
 
-    When a refusal for lack of local resources begins to wait, the function `own_waits` is called to schedule
-    a call to `fail_own_refusals`.
+    `own_waits` is called when a refusal for lack of local resources starts waiting. It must schedule
+    `fail_own_refusals`.
     """
 
     def __init__(
@@ -85,14 +83,14 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """The answers waiting for a proof, each with the time (ms) after which the proof must begin."""
+        """Answers waiting for a proof, with the time in ms after which the proof must begin."""
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """The refusals for lack of local resources, each with the time after which a proof must begin."""
+        """Refusals for lack of local resources, in the same form."""
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
     def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
-        """Send an answer once the log is durable up to `offset`, and after a leadership proof if required."""
+        """Send an answer once the log is durable up to `offset`, with a leadership proof if required."""
         if offset > self.offset:
             self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
@@ -107,9 +105,9 @@ class Answers:
             self._proving.prove()
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Wait until the log is durable up to `offset`, and for a leadership proof in a cluster.
+        """Wait until the log is durable up to `offset` and, in a cluster, for a leadership proof.
 
-        If the answer is refused, raise the error.
+        Raise the error if the answer is refused.
         """
         if offset > self.offset or self._proving is not None:
             sleeper = WaitingCoroutine()
@@ -117,7 +115,7 @@ class Answers:
             await sleeper.future
 
     def confirm_leadership(self, began_ms: int) -> None:
-        """Send the answers decided before `began_ms`, the time at which the append of a proof began."""
+        """Send the answers decided before `began_ms`, the start of a proof's append."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -126,9 +124,9 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Fail each refusal for lack of local resources that has waited for a proof for at least `OWN_MS` ms.
+        """Replace local refusals that have waited for `OWN_MS` with `error`.
 
-        Such a refusal is replaced with `error`. Return whether any such refusals are still waiting.
+        Return whether any such refusals are still waiting.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -136,18 +134,15 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse all current and future answers that require a proof.
-
-        This method is called when no further proofs will arrive.
-        """
+        """Refuse all current and future answers that require a proof. No more proofs will arrive."""
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Advance the durable offset, and send all answers up to the new offset.
+        """Advance the durable offset, and send all answers up to it.
 
-        During a hold, all waiting answers are refused instead.
+        During a hold, refuse all waiting answers instead.
         """
         if self._held is not None:
             self.hold(self._held)
@@ -167,19 +162,19 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error with which answers are refused during a hold, or None if no hold is in effect."""
+        """The error for refused answers during a hold, or None."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
         """Begin a hold, and refuse all waiting answers with `error`.
 
-        Later answers are refused by subsequent calls to `hold` or `advance`.
+        Later calls to `hold` or `advance` refuse the answers that arrive in between.
         """
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """End a hold, and send the waiting answers up to `offset`, which is durable.
+        """End a hold, and send the waiting answers up to the durable `offset`.
 
         Answers that require a proof are sent after the proof.
         """
@@ -194,24 +189,24 @@ class Answers:
 
 
 def required_offset(error: Exception) -> int:
-    """Return the offset up to which the log must be durable before an error is sent."""
+    """Return the offset that must be durable before an error is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
 class WaitingCoroutine:
-    """A coroutine that is waiting for an answer. The coroutine may be cancelled while it is waiting."""
+    """A coroutine that waits for an answer. It may be cancelled meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: Any) -> None:
-        """Resume the coroutine, unless it was cancelled."""
+        """Resume the coroutine unless cancelled."""
         if not self.future.done():
             self.future.set_result(answer)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Raise the error in the coroutine, unless it was cancelled."""
+        """Raise the error in the coroutine unless cancelled."""
         if not self.future.done():
             self.future.set_exception(error)

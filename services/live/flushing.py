@@ -1,32 +1,27 @@
-"""Implements group commit: worker threads write the appends of the core to disk in shared flushes.
+"""Group commit: worker threads write the core's appends to disk in shared flushes.
 
     flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- All appends made in the same event loop iteration share one flush, regardless of the number of callers. The
-  next flush begins when the flush in progress has ended or has taken `LINGER_SECONDS`. In a test with 16
-  callers, sequential flushes were compared with three parallel flushes. On a disk that syncs within
-  `LINGER_SECONDS`, the median response time was 1.7 ms with sequential flushes (320 us of CPU time per call)
-  and 2.4 ms with parallel flushes (430 us per call). On a disk that syncs in 4 ms, the median response time
-  was 8.2 ms with sequential flushes and 5.8 ms with parallel flushes.
-- After a disk failure, the core is void and no further flush begins. The function `rebuild` is called once,
-  after the last flush in progress has ended, because no write may be in progress while the log is truncated.
-  After opening a new core, the owner calls `resume_with_core`.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, together with the queue entries of later
-  flushes.
-- With asynchronous flushes, a sync of all unsynced data begins `SYNC_SECONDS` after a flush.
-- If the sync of a flush, of a checkpoint, or of asynchronous flushes fails, the sync is never retried. The
-  core is discarded and rebuilt instead.
-- While a checkpoint is being written, flushes continue up to a limit. Beyond the limit, flushes and their
-  callers wait for the checkpoint. The limit bounds memory usage and the duration of the next startup.
-- When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop itself writes
-  the new appends with a single sync, and the checkpoint begins. In each of the following iterations, a
-  limited number of checkpoint rows is copied. A worker thread then writes the rows to disk
-  (`services.broker.checkpoint`).
+- All appends in one event loop iteration share one flush. The next flush begins when the current flush has
+  ended or has taken `LINGER_SECONDS`. A test with 16 callers compared sequential flushes with three parallel
+  flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time was 1.7 ms with sequential
+  flushes (320 us of CPU time per call) and 2.4 ms with parallel ones (430 us). On a disk that syncs in 4 ms,
+  it was 8.2 ms with sequential flushes and 5.8 ms with parallel ones.
+- After a disk failure, the core is void and no further flush begins. When the last flush has ended, `rebuild`
+  is called once, because the log must not be truncated during a write. When a new core is open, the owner
+  calls `resume_with_core`.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, together with those of later flushes.
+- With asynchronous flushes, all unsynced data is synced `SYNC_SECONDS` after a flush.
+- A failed sync is never retried. The core is discarded and rebuilt instead.
+- During a checkpoint, flushes continue up to a limit and then wait for the checkpoint. The limit bounds
+  memory usage and the next startup time.
+- When a checkpoint is due, no new flush begins. After the last flush, the event loop itself writes the new
+  appends with one sync, and the checkpoint begins. Each following iteration copies a limited number of
+  checkpoint rows. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
-Weak spot: the state is a set of flags rather than a state machine, and only a few combinations of the flags
-are valid. The core is rebuilt only if it is void and no flush is in progress. The flush before a checkpoint
-blocks the event loop while the data is synced.
+Weak spot: the state is a set of flags instead of a state machine, and only a few combinations are valid. The
+flush before a checkpoint blocks the event loop during the sync.
 """
 
 from __future__ import annotations
@@ -51,13 +46,13 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""The number of checkpoint rows copied per event loop iteration, which takes 1 to 2 ms."""
+"""Number of checkpoint rows copied per event loop iteration, which takes 1 to 2 ms."""
 
 log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """The owner of the core. The owner is notified when flushes succeed or fail."""
+    """The owner of the core. Notified about flushes and disk failures."""
 
     @property
     def core(self) -> Broker:
@@ -65,26 +60,26 @@ class Owner(Protocol):
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. The deletion of segments delays a rebuild."""
+        """Whether segments are being deleted. A rebuild waits for the deletion."""
 
     def broker_ms(self) -> int:
-        """Return the broker time in ms."""
+        """Return the broker time in milliseconds."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that were waiting for a flush that has now been written to disk."""
+        """Send the responses that waited for a completed flush."""
 
     def discard_core(self, error: OSError) -> None:
-        """Discard the core after a disk failure. The discarded core must no longer be used."""
+        """Discard the core after a disk failure."""
 
     def rebuild(self) -> None:
-        """Open a new core. The old core must be void, and no write may be in progress."""
+        """Open a new core. The old core must be void, and no write may be running."""
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop the broker without further writes after an internal error in the core."""
+        """Stop the broker without further writes after an internal error."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log the size and duration of a checkpoint, and the number of log bytes since the previous checkpoint.
+    """Log a checkpoint's size and duration, and the log bytes since the previous checkpoint.
 
     `before_offset` is the log offset of the previous checkpoint.
     """
@@ -101,20 +96,20 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class LogFlusher:
-    """Writes the appends of the core to disk in flushes, which run on the threads of an executor."""
+    """Writes the core's appends to disk in flushes on executor threads."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin_flush` is scheduled, or is waiting for the end of a flush or of the linger time."""
+        """Whether `_begin_flush` is scheduled, or waits for a flush or the linger time to end."""
         self._is_waiting = self._is_linger_planned = False
-        """Whether the next flush waits for a flush in progress, and whether the wait has a scheduled end."""
+        """Whether the next flush waits for the current one, and whether the end of the wait is scheduled."""
         self._began_at = 0.0
-        """The event loop time at the start of the last flush."""
+        """Start of the last flush in event loop time."""
         self._is_checkpointing = False
         self._checkpoint_began_at = 0.0
-        """The event loop time at the start of the last checkpoint."""
+        """Start of the last checkpoint in event loop time."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -124,18 +119,18 @@ class LogFlusher:
         self._idle.set()
 
     def flush_soon(self) -> None:
-        """Begin a flush in the next event loop iteration if there are any appends."""
+        """Flush any appends in the next event loop iteration."""
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
-        """Wait until all appends have been written or no further writes are possible."""
+        """Wait until all appends are written or writing is impossible."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure, and rebuild it once no flush is in progress."""
+        """Discard the core after a disk failure. Rebuild it once no flush is running."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -146,14 +141,14 @@ class LogFlusher:
         self.flush_soon()
 
     def resume_with_core(self) -> None:
-        """Flush the appends of a new core."""
+        """Resume flushing with a new core."""
         assert self._is_rebuilding, "a new core that nobody asked for"
         assert self._flying_count == 0, "writes of the old core go on beside the new one"
         self._is_void = self._is_rebuilding = False
         self.flush_soon()
 
     def resume(self) -> None:
-        """Continue after the end of an operation that has delayed a rebuild or a checkpoint."""
+        """Continue after an operation that has delayed a rebuild or checkpoint."""
         if self._flying_count == 0:
             self._begin_idle_work()
         self.flush_soon()
@@ -178,9 +173,9 @@ class LogFlusher:
         self._idle.set()
 
     def _waits_for_more(self) -> bool:
-        """Return whether new appends must wait for a flush in progress.
+        """Return whether new appends must wait for the current flush.
 
-        If new appends must wait, the end of the linger time is scheduled.
+        If so, the end of the linger time is scheduled.
         """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -196,14 +191,14 @@ class LogFlusher:
             self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Submit a write to a worker thread. When the write ends, `end` is called in the event loop."""
+        """Submit a write to a worker thread. `end` is then called in the event loop."""
         self._flying_count += 1
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Run a write in a worker thread, and notify the event loop when the write ends.
+        """Run a write in a worker thread, and notify the event loop when done.
 
-        No future is used, because a future would require an additional event loop iteration.
+        A future would cost an additional event loop iteration.
         """
         error: BaseException | None = None
         try:
@@ -213,7 +208,7 @@ class LogFlusher:
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
     def _is_flush_held(self) -> bool:
-        """Return whether flushes are currently held back."""
+        """Return whether flushes are on hold."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_checkpoint_overdue:
@@ -228,10 +223,7 @@ class LogFlusher:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step that may fail because of a disk failure.
-
-        Any error other than an OSError stops the broker.
-        """
+        """Run a step that may fail with a disk error. Any other error stops the broker."""
         try:
             step()
         except OSError as error:
@@ -271,15 +263,15 @@ class LogFlusher:
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
-        """Begin a checkpoint before any further writes if one is due and no flush is in progress."""
+        """Begin a due checkpoint before further writes, unless a flush is running."""
         if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
             self._begin_idle_work()
 
     def _begin_idle_work(self) -> None:
-        """Rebuild the core or begin a checkpoint if either is due. No flush may be in progress.
+        """Start a due rebuild or checkpoint. No flush may be running.
 
-        A rebuild or checkpoint does not begin until an earlier checkpoint has ended, because a rebuilt core
-        would delete files that the earlier checkpoint is about to reference.
+        A rebuild or checkpoint waits for the previous checkpoint to end. Otherwise, a rebuilt core would
+        delete files that the checkpoint is about to reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -307,10 +299,7 @@ class LogFlusher:
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Copy the next rows of a checkpoint.
-
-        After the last row, the checkpoint is written to disk in a worker thread.
-        """
+        """Copy the next rows of a checkpoint. After the last row, a worker thread writes them to disk."""
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):
@@ -325,7 +314,7 @@ class LogFlusher:
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
-        """Report the result of a checkpoint to the core, unless the core is void."""
+        """Report a checkpoint's result to the core unless the core is void."""
         if isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
         elif error is not None:

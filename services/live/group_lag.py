@@ -1,4 +1,4 @@
-"""Computes the lag of each consumer group on each topic, summed over the queues of the topic.
+"""Computes each consumer group's lag on each topic, summed over the topic's queues.
 
     min        committed          next                  end
      | all done | done, leased,    | never delivered     |
@@ -6,11 +6,10 @@
                  `---------- lag ----------------------'    minus messages done above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- The *lag* is the number of unfinished messages. The *lag latency* is the age of the oldest unfinished
-  message.
+- The *lag* is the number of unfinished messages, and the *lag latency* is the age of the oldest one.
 - Leased messages are *in flight*.
-- Messages that have never been delivered, and messages waiting for redelivery, are *ready*.
-- The *queueing latency* is the age of the first message that has never been delivered.
+- Messages not yet delivered or waiting for redelivery are *ready*.
+- The *queueing latency* is the age of the first message not yet delivered.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from services.live.live_broker import LiveBroker
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
-    """Yield a (topic, group, queue views) tuple for each topic that each group receives."""
+    """Yield (topic, group, queue views) for each topic that each group receives."""
     for group in groups:
         queues: defaultdict[str, list[QueueView]] = defaultdict(list)
         for queue in group.queues:
@@ -47,7 +46,7 @@ def ready(queues: list[QueueView]) -> int:
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of a queue's first undelivered message, or None if there is no such message."""
+    """Return the store time of a queue's first undelivered message, or None if there is none."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -57,5 +56,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age, in ms, of the oldest of several store times, or 0 if there are none."""
+    """Return the age of the oldest store time in milliseconds, or 0 if there is none."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

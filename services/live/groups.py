@@ -1,4 +1,4 @@
-"""Provides consumer group operations that wake waiting receives or that are subject to back-pressure."""
+"""Consumer group operations that wake waiting receives or are subject to back-pressure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 
 class LiveGroups:
-    """Provides operations on the consumer groups of a broker.
+    """Operations on a broker's consumer groups.
 
     The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
     """
@@ -35,7 +35,7 @@ class LiveGroups:
         self._offset_at, self._outward = offset_at, outward
 
     async def view(self, name: str) -> GroupView:
-        """Return a view of a group, pausing between the group's queues if necessary.
+        """Return a view of a group, with pauses between its queues.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -46,16 +46,15 @@ class LiveGroups:
         return self._outward(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives `topic` from a start position, or no topics if `topic` is empty."""
+        """Create a group that receives `topic` from a start position. `topic` may be empty."""
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
-        """Return a start position in which a start time has been resolved to queue offsets.
+        """Return a start position with a start time resolved to queue offsets.
 
-        The parts of the queues that the subsequent operation needs are loaded into memory. The method may
-        pause after each queue.
+        The queue parts needed by the next operation are loaded into memory. May pause after each queue.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
@@ -68,10 +67,7 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set the delivery policy of a group.
-
-        Waiting receives are woken, because the group may have been paused.
-        """
+        """Set a group's delivery policy. Wakes waiting receives, because the group may have been paused."""
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
@@ -91,6 +87,6 @@ class LiveGroups:
         return reset
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
-        """Redrive a dead letter. Raise `MessageNotFound` if the dead letter does not exist."""
+        """Redrive a dead letter. Raise `MessageNotFound` if there is no such dead letter."""
         await self._room.wait_for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

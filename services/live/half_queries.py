@@ -1,7 +1,7 @@
 """Queries half messages in batches of a few hundred, and yields to the event loop after each batch.
 
-Without these pauses, a query would block the event loop, because a broker may have a million open half
-messages. To evaluate a filter, the query must read the record of every open or expired half message.
+A broker may have a million open half messages, and a filter must read the record of each one. Without pauses,
+a query would block the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from services.live.live_broker import LiveBroker
 
 
 async def query_page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-    """Return up to `count_max` matching half messages after the offset `after`, in order of offset."""
+    """Return up to `count_max` matching half messages after the offset `after`, in offset order."""
     found: list[HalfView] = []
     while True:
         more = live.query(live.core.half_views.scan_page, wanted, after, count_max + 1 - len(found))

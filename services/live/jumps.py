@@ -1,9 +1,8 @@
-"""Detects steps of the system clock by comparing it with a monotonic clock.
+"""Detects system clock steps by comparison with a monotonic clock.
 
-Both clocks run at the same rate. If the difference between the two clocks has changed by at least
-`STEP_MS_MIN` since the last step, the change is reported as a new step. Smaller corrections, such as those
-made by NTP, accumulate until their sum reaches `STEP_MS_MIN`. The monotonic clock stops while the machine is
-suspended, so a suspension appears as a forward step of the system clock.
+Both clocks run at the same rate. A change of at least `STEP_MS_MIN` in their difference is a step. Smaller
+corrections, such as those by NTP, add up until their sum reaches `STEP_MS_MIN`. The monotonic clock stops
+while the machine is suspended, so a suspension looks like a forward step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 STEP_MS_MIN: Final = 20
-"""The minimum size of a step, in ms.
+"""Minimum size of a step in milliseconds.
 
 The minimum exceeds the time between two clock readings in a running process.
 """
@@ -20,9 +19,9 @@ _LOOKS: Final = 3
 
 
 class ClockSteps:
-    """Detects steps of a system clock from changes in its lead over a monotonic clock.
+    """Detects system clock steps from changes in its lead over a monotonic clock.
 
-    Both clocks return times in ms.
+    Both clocks return milliseconds.
     """
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
@@ -31,13 +30,13 @@ class ClockSteps:
         self.begin()
 
     def begin(self) -> None:
-        """Ignore all steps that occurred before this call."""
+        """Ignore all earlier steps."""
         self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
 
     def detect_step(self, wall_ms: int) -> int:
-        """Return the size, in ms, of the system clock step detected at the reading `wall_ms`.
+        """Return the size of the clock step at the reading `wall_ms` in milliseconds, or 0 if none.
 
-        The size of a backward step is negative. If no step is detected, return 0.
+        The size of a backward step is negative.
         """
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0

@@ -1,10 +1,9 @@
-"""Runs the broker core in an asyncio event loop, and manages the core's lifetime and clock.
+"""Runs the broker core in an asyncio event loop, and manages its lifetime and clock.
 
 The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
-that stores a record returns once the record is durable. Each operation that requires several steps has its
-own method in `LiveBroker` or `receivers`. All methods may raise the `TidewheelError`s of the core. A call
-that stores records also raises `ResultUnknown` if the disk fails before the records have been confirmed as
-durable.
+that stores a record returns once the record is durable. Operations with several steps have their own methods
+in `LiveBroker` or `receivers`. All methods may raise the core's `TidewheelError`s. A call that stores records
+also raises `ResultUnknown` if the disk fails before the records are confirmed as durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -12,19 +11,17 @@ durable.
                         +-> alarm at the core's next due time -> tick -> effects
 
 Rules:
-- All calls made in the same event loop iteration share one flush (`services.live.flushing`).
-- A tick that cannot finish its work is followed by another tick after a short delay. Between two such ticks,
-  the event loop runs for at least as many iterations as a call needs.
-- After a disk failure, every waiting call fails with `ResultUnknown`. The core is discarded and then rebuilt
-  from the data on disk (`services.live.rebuilding`).
-- Callers use real time, whereas the core uses broker time. Times are converted by this module
-  (`services.live.clock`).
-- An internal error in the core stops the broker. The exception is stored in the future `broken`, and the
-  process is expected to exit.
+- All calls in one event loop iteration share one flush (`services.live.flushing`).
+- A tick that cannot finish its work continues in another tick after a short delay. Between the two, the event
+  loop runs long enough to serve a call.
+- After a disk failure, all waiting calls fail with `ResultUnknown`. The core is rebuilt from the data on disk
+  (`services.live.rebuilding`).
+- Callers use real time, and the core uses broker time. This module converts times (`services.live.clock`).
+- An internal error in the core stops the broker. The exception is set on the future `broken`, and the process
+  is expected to exit.
 
-Weak spot: the core may be replaced or discarded during any `await`, after which objects of the old core are
-invalid. After an `await`, a method must therefore either read `_broker` again, or report its result only to
-the core that was current when the method started.
+Weak spot: the core may be replaced during any `await`, which invalidates objects of the old core. After an
+`await`, a method must read `_broker` again, or report its result only to the core it started with.
 """
 
 from __future__ import annotations
@@ -84,21 +81,20 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""A function that sends a transaction check-back to a producer and returns the producer's client id.
+"""Sends a transaction check-back to a producer and returns the producer's client id.
 
-If no producer is available, the half message is not read, and the function returns "".
+Without a producer, the half message is not read, and the result is "".
 """
 Share = Callable[[bool], None]
-"""A callback that is called with True when a crowded period begins, and with False when it ends."""
+"""Called with True when a crowded period begins, and with False when it ends."""
 Present = Callable[[], Iterable[str]]
-"""A function that returns the ids of all connected clients."""
+"""Returns the ids of all connected clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""The number of event loop iterations between two ticks in a crowded period.
+"""Number of event loop iterations between two ticks in a crowded period.
 
-A send operation needs about ten iterations, and further iterations pass while the gRPC thread waits for the
-interpreter lock.
+A send needs about ten iterations, and more pass while the gRPC thread waits for the interpreter lock.
 """
 
 Answer = TypeVar("Answer")
@@ -106,11 +102,11 @@ Given = ParamSpec("Given")
 
 
 class DurableAnswer(Protocol):
-    """A response that may be sent once the log is durable up to the offset `durable_at`."""
+    """A response that may be sent once the log is durable up to `durable_at`."""
 
     @property
     def durable_at(self) -> int:
-        """The log offset up to which the log must be durable before the response is sent."""
+        """The log offset that must be durable before the response is sent."""
 
 
 Resting = TypeVar("Resting", bound=DurableAnswer | int)
@@ -124,7 +120,7 @@ def ignore_health(is_well: bool) -> None:
 
 
 def ignore_crowding(is_crowded: bool) -> None:
-    """Ignore the beginning or the end of a crowded period."""
+    """Ignore the start or end of a crowded period."""
 
 
 def log_damage(found: DamagedPart) -> None:
@@ -134,12 +130,12 @@ def log_damage(found: DamagedPart) -> None:
 
 
 class LiveBroker:
-    """The asynchronous interface of the broker. An instance must be created and used in the same event loop.
+    """The broker's asynchronous interface. Create and use an instance in the same event loop.
 
-    `clock` returns real time in ms. If `kept` is given, the broker uses a virtual clock. If the monotonic
-    clock `counted_ms` is given, steps of `clock` are detected by comparing the two clocks. A cluster leader
-    passes its existing `core`. If the function `stepped_down` is given, it is called after a disk failure,
-    and the core is not rebuilt. `proving` is used to obtain proofs of leadership.
+    `clock` returns real time in milliseconds. With `kept`, the broker uses a virtual clock. With the
+    monotonic clock `counted_ms`, steps of `clock` are detected. A cluster leader passes its existing `core`.
+    If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt. `proving`
+    provides proofs of leadership.
     """
 
     def __init__(
@@ -160,7 +156,7 @@ class LiveBroker:
         self.clock.set_step_callback(self._clock_was_set)
         self._clock = self.clock.now_ms
         self._unreported_step_ms = 0
-        """The total of the clock steps, in ms, that have not been reported to a core."""
+        """Total of the unreported clock steps in milliseconds."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.add_listener(log_damage)
@@ -181,7 +177,7 @@ class LiveBroker:
         self._flushing = LogFlusher(self, disk, executor)
         self._rebuilding = StoreRebuilder(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """A function that returns the warnings that the core's owner adds to the `/readyz` response."""
+        """Returns the owner's warnings for the `/readyz` response."""
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -213,11 +209,11 @@ class LiveBroker:
 
     @property
     def unwell(self) -> StoreUnwell | None:
-        """The error of the disk failure that made the broker unavailable, or None if the disk works."""
+        """The disk error that made the broker unavailable, or None if the disk works."""
         return self._rebuilding.unwell
 
     def refuse_new_messages(self, why: Busy | None) -> None:
-        """Reject new messages with the error `why`, or accept new messages again if `why` is None.
+        """Reject new messages with the error `why`, or accept them again if `why` is None.
 
         Other calls are not affected.
         """
@@ -226,10 +222,9 @@ class LiveBroker:
 
     @contextmanager
     def refusing_new_messages(self, why: Busy) -> Iterator[None]:
-        """Reject new messages with the error `why` for the duration of the `with` block.
+        """Reject new messages with the error `why` within the block.
 
-        A stored message may still be resent, because resending a stored message needs no space in the log
-        (`services.broker.sending`).
+        A stored message may be sent again, because that needs no log space (`services.broker.sending`).
         """
         core = self._core
         if core is None:  # If the core is unavailable, all calls are rejected.
@@ -242,7 +237,7 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Set the callback to be invoked with False after a disk failure and with True after recovery."""
+        """Set the callback for disk health: False after a failure, True after recovery."""
         self._health_callback = told
 
     async def wait_until_well(self) -> None:
@@ -259,7 +254,7 @@ class LiveBroker:
         """Call a method of the core, and return an awaitable for its result or error.
 
         The method runs before `call` returns, so `verb` always belongs to the current core. The awaitable
-        completes when the records on which the result or error depends are durable.
+        completes once the required records are durable.
         """
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
@@ -273,7 +268,7 @@ class LiveBroker:
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
-        """Store a normal, FIFO, delayed, or half message. Return a receipt once the message is durable."""
+        """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable."""
         if self.room.has_room_for(len(message.body)):
             return await self.call(self._broker.sending.send, message)
         with await self._wait_for_room(len(message.body)):
@@ -283,7 +278,7 @@ class LiveBroker:
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store several messages.
 
-        Once all messages are durable, return a receipt or an error for each message.
+        Once all of them are durable, return a receipt or an error for each.
         """
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
@@ -299,7 +294,7 @@ class LiveBroker:
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
         """Wait until `new_bytes` may be appended, and return a context manager for the append.
 
-        If too many calls are already waiting, the context manager rejects new messages.
+        If too many calls are waiting, the context manager rejects new messages.
         """
         try:
             await self.room.wait(new_bytes)
@@ -308,7 +303,7 @@ class LiveBroker:
         return nullcontext()
 
     async def wait_until_all_durable(self) -> None:
-        """Wait until all records appended so far are durable."""
+        """Wait until all appended records are durable."""
         await self.answers.wait_until_durable(self._broker.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
@@ -347,7 +342,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a call, after OWN_MS, that fails the refusals still waiting for a proof."""
+        """Schedule a call after OWN_MS that fails refusals still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -365,34 +360,34 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core. The core is replaced after a disk failure, and callers must not modify it.
+        """The current core. Callers must not modify it. A disk failure replaces it.
 
         Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable.
         """
         return self._broker
 
     def now_ms(self) -> int:
-        """Return the current real time in ms. Callers use real time."""
+        """Return the current real time in milliseconds."""
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` messages with a key or message id, ordered from newest to oldest.
+        """Return up to `count_max` messages with a key or message id, newest first.
 
-        If the messages are large, fewer messages are returned.
+        If the messages are large, fewer are returned.
         """
         found = self._broker.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.outward(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the queue offset of the first message with a store time of at least `store_ms`."""
+        """Return the queue offset of the first message stored at or after `store_ms`."""
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Return the pending timer of a delayed message, or the timer's outcome if the timer has ended."""
+        """Return a delayed message's pending timer, or its outcome if the timer has ended."""
         return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
-        """Return the outcome of the timer set by a timer record, or None if the timer is still pending."""
+        """Return the outcome of a timer, or None if the timer is pending."""
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
@@ -403,18 +398,18 @@ class LiveBroker:
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Advance a virtual clock by `by_ms`.
+        """Advance a virtual clock by `by_ms` milliseconds.
 
         Raise `IllegalAdvance`, or `ClockIsReal` if the clock is not virtual.
         """
         await self._advancing.advance(by_ms)
 
     def set_present_clients(self, present: Present) -> None:
-        """Set the function that returns the clients whose leases are renewed when the clock is advanced."""
+        """Set the function that returns the clients whose leases are renewed during an advance."""
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of all connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls with an expired token."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
@@ -425,7 +420,7 @@ class LiveBroker:
         self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
-        """Run the work of the core that is due, and return whether the work had any effects."""
+        """Run the core's due work. Return whether it had any effects."""
         if self._core is None:
             return False
         try:
@@ -443,15 +438,14 @@ class LiveBroker:
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`.
 
-        Raise `ResultUnknown` if the disk fails. After an internal error in the core, raise the original
-        exception.
+        Raise `ResultUnknown` if the disk fails. After an internal error in the core, raise that error.
         """
         await self.answers.wait_until_durable(offset)
         if self.broken.done():
             self.broken.result()
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until no timer read-ahead is running and no checkpoint is due."""
+        """Wait until no timer read is running and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -470,35 +464,33 @@ class LiveBroker:
     def add_asker(self, asker: Asker) -> None:
         """Add a function that sends transaction check-backs.
 
-        A function that reaches a producer is moved to the end of the list, so that check-backs rotate over
-        the functions.
+        A function that reaches a producer moves to the end of the list, so the functions rotate.
         """
         self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics that have half messages waiting for a producer.
+        """Return the topics with half messages that wait for a producer.
 
-        Return an empty list if the core is unavailable.
+        The list is empty if the core is unavailable.
         """
         return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
     def send_check_backs(self, topic: str) -> None:
-        """Send the pending transaction check-backs of a topic after a producer of the topic has connected.
+        """Send a topic's pending transaction check-backs to a newly connected producer.
 
-        If the core is unavailable, the call has no effect, because the next core sends a check-back for every
-        half message whose check-back is due.
+        If the core is unavailable, do nothing. The next core sends all due check-backs.
         """
         if self._core is not None:
             self.decide(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Set the callback that adjusts thread switching when a crowded period begins or ends."""
+        """Set the callback that adjusts thread switching in crowded periods."""
         self._share_callback = share
 
     async def close(self) -> None:
-        """Flush all remaining appends, write a snapshot for the next start, and stop.
+        """Flush all appends, write a snapshot for the next start, and stop.
 
-        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean shutdown.
+        The disk stays open. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
         self.receivers.close()
         self._alarm.close()  # No tick runs after the alarm has been closed.
@@ -539,17 +531,17 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule a flush and an update of the alarm after a change to the log or to due times.
+        """Schedule a flush and an alarm update, each at most once per event loop iteration.
 
-        The flush and the update are each scheduled at most once per event loop iteration.
+        Called after a change to the log or to due times.
         """
         self._flushing.flush_soon()
         self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
-        """Report a step of the system clock to the core.
+        """Report a system clock step to the core.
 
-        A clock step does not change the duration of leases but causes timers to fire early or late.
+        A step does not change lease durations, but timers fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -576,14 +568,14 @@ class LiveBroker:
             self._alarm.set(self._core.next_due_ms())
 
     def _share_interpreter(self) -> None:
-        """Call the callback set by `set_share_callback` if a crowded period has begun or ended."""
+        """Call the share callback if a crowded period has begun or ended."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Set the alarm for the next tick after `left` more event loop iterations, which serve callers."""
+        """Set the alarm after `left` more event loop iterations, which serve callers."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -592,7 +584,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that were waiting for a completed flush, and wake waiting receives."""
+        """Send the responses that waited for a completed flush, and wake waiting receives."""
         core = self._broker
         effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -603,7 +595,7 @@ class LiveBroker:
         self._schedule_tick()
 
     def discard_core(self, error: OSError) -> None:
-        """Fail all waiting calls and discard the core after a disk failure."""
+        """Discard the core after a disk failure, and fail all waiting calls."""
         core, self._void_reason = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.refuse_callers(core, error)
@@ -612,9 +604,9 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Rebuild the core from the durable log, or, in a cluster, step down as leader.
+        """Rebuild the core from the durable log or, in a cluster, step down as leader.
 
-        No write may be in progress.
+        No write may be running.
         """
         if self._stepped_down is None:
             self._rebuilding.begin()
@@ -627,7 +619,7 @@ class LiveBroker:
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Resume service with a reopened core, which takes over the lite subscriptions of the old core."""
+        """Resume service with a reopened core. It takes over the lite subscriptions of the old core."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -646,18 +638,18 @@ class LiveBroker:
         self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
-        """Return the number of unflushed bytes in the log, or 0 if the core is unavailable."""
+        """Return the number of unflushed log bytes, or 0 if the core is unavailable."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes. Each record counts as at least a minimum number of bytes."""
+        """Return the number of unflushed bytes. Each record counts with a minimum size."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Remove the core, and fail the calls that are waiting for its flushes."""
+        """Remove the core, and fail the calls that wait for its flushes."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -668,19 +660,18 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. The deletion of segments delays a rebuild of the core."""
+        """Whether segments are being deleted. A rebuild waits for the deletion."""
         return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
-        """Return the broker time in ms."""
+        """Return the broker time in milliseconds."""
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read the files that contain timers due soon, or files that may be damaged.
+        """Read the files of timers that are due soon, or files that may be damaged.
 
-        The core that requested the read may already be void when the read begins. This method also awaits the
-        previous read, `before`. To wait for all reads, the caller therefore needs to await only the last
-        read.
+        The core may be void by the time the read begins. The method also awaits the previous read, `before`,
+        so callers need to await only the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -700,7 +691,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a retirement step once all records of the step are durable."""
+        """Run a retirement step once its records are durable."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -714,7 +705,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core. Each event loop iteration processes only some of the queues."""
+        """Apply a retirement to the core, a few queues per event loop iteration."""
         try:
             while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -757,9 +748,9 @@ class LiveBroker:
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _must_rebuild_queues(self) -> bool:
-        """Return whether opening the store requires a scan of the entire log.
+        """Return whether opening the store requires a scan of the whole log.
 
-        Return False if the disk fails, because the failure is reported when the store is then opened.
+        Return False on a disk failure, which opening the store will report.
         """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
@@ -772,7 +763,7 @@ class LiveBroker:
     def _ask(self, question: CheckBack) -> str:
         """Send a transaction check-back to a producer.
 
-        Return the producer's client id, or "" if no producer was found.
+        Return the producer's client id, or "" if there is no producer.
         """
         transaction_id, topic = question.transaction_id, question.topic
 

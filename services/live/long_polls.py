@@ -1,26 +1,23 @@
-"""Implements long polls. A receive that finds no message waits for the arrival of a message or for a timeout.
+"""Long polls. A receive that finds no message waits until one arrives or the wait times out.
 
-A wake-up key is a topic, a client's subscription (for a LITE topic), or a poll for transaction check-backs.
-For each key, receives with the same group and filter wait in the same queue, called a line, and are notified
-in the order in which they began to wait:
+A wake-up key is a topic, a client's LITE topic subscription, or a poll for transaction check-backs. For each
+key, receives with the same group and filter wait in one queue, called a line:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- When a message arrives, the first waiter of each line is notified. The notified receive scans the queues,
-  and if the receive fills its batch, it notifies the next waiter. Each message causes one scan per line
-  rather than one scan per waiter, so thousands of polls from one client do not delay other clients.
-- A receive that scans the queues without finding a message begins to wait without yielding to the event loop,
-  so no arrival is missed.
-- A notification does not reserve a message. The notified receive scans again, and another receive may
-  meanwhile have leased the message. If the notified waiter was cancelled, the next waiter in the line is
-  notified.
+- When a message arrives, the first waiter of each line is notified and scans the queues. If it fills its
+  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so
+  thousands of polls from one client do not delay others.
+- A receive does not yield to the event loop between its scan and its wait, so no arrival is missed.
+- A notification does not reserve a message. Another receive may lease the message first. If the notified
+  waiter was cancelled, the next waiter is notified.
 
-Each waiter occupies one future in memory.
+Memory usage is one future per waiter.
 
-Weak spot: a lost notification is not repeated. A notified receive that does not scan must therefore notify
-the next waiter (`notify_next`). The next waiter is notified by this module after a cancelled wait, and by
-`services.live.receivers` after a cancellation or a full batch.
+Weak spot: a lost notification is not repeated. A notified receive that does not scan must notify the next
+waiter (`notify_next`). This module does so after a cancelled wait, and `services.live.receivers` does so
+after a cancellation or a full batch.
 """
 
 from __future__ import annotations
@@ -33,15 +30,15 @@ Waiter = asyncio.Future[None]
 
 
 class LongPolls:
-    """The waiting receives, grouped by wake-up key and line."""
+    """The waiting receives, by wake-up key and line."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether all polls have been ended, because the broker is stopping."""
+        """Whether all polls have ended because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified. Return False if `seconds` have elapsed or if the broker stops.
+        """Wait until `key` is notified. Return False on a timeout or if the broker stops.
 
         If `line` is None, the waiter has its own line and is notified of every arrival.
         """
@@ -61,23 +58,23 @@ class LongPolls:
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key, because a message has arrived."""
+        """Notify the first waiter of every line of each key. A message has arrived."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every line of a key except the given line.
+        """Notify the first waiter of every other line of a key.
 
-        This method is called after a receive has set messages aside for other filters.
+        Called after a receive has set messages aside for other filters.
         """
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
 
     def notify_next(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of a line, because more messages may be available."""
+        """Notify the first waiter of a line. There may be more messages."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))
@@ -98,7 +95,7 @@ class LongPolls:
         self.notify_all()
 
     def _remove_waiter(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
-        """Remove a waiter from its line. If the line or the key becomes empty, it is also removed."""
+        """Remove a waiter from its line, and remove an empty line or key."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)

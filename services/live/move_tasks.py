@@ -1,4 +1,4 @@
-"""Implements background tasks that move messages from one topic to another (`services.live.tasks`).
+"""Background tasks that move messages from one topic to another (`services.live.tasks`).
 
     count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
 
@@ -28,16 +28,16 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class MoveVerb(Enum):
-    """The operation that a task performs on each message."""
+    """The operation on each message."""
 
     MOVE = "move"
 
 
 @dataclass(slots=True, frozen=True)
 class MessageFilter:
-    """A filter for messages. A message matches if it meets all specified conditions.
+    """A filter for messages. All specified conditions must match.
 
-    `key` is compared with the message keys and with the message id.
+    `key` matches the message keys and the message id.
     """
 
     key: str = ""
@@ -58,9 +58,9 @@ EVERY_MESSAGE = MessageFilter()
 
 @dataclass(slots=True, frozen=True)
 class MoveOrder:
-    """An order for a task that moves messages from `source` to `target`.
+    """An order to move messages from `source` to `target`.
 
-    At most `per_second` messages are moved per second. A value of 0 means that the rate is not limited.
+    `per_second` is the maximum rate, or 0 for no limit.
     """
 
     source: str
@@ -76,12 +76,12 @@ MoveTask = Task[MoveOrder]
 
 
 class MoveTasks(Tasks[MoveOrder]):
-    """The tasks that move messages."""
+    """Tasks that move messages."""
 
     what, command = "messages", "topic"
 
     def check(self, order: MoveOrder) -> None:
-        """Reject an order if a topic does not exist or if messages cannot be moved between the two topics."""
+        """Raise an error if a topic does not exist or messages cannot be moved between the topics."""
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
@@ -108,7 +108,7 @@ class MoveTasks(Tasks[MoveOrder]):
         return self._live.core.end_offset
 
     async def _work(self, task: MoveTask) -> None:
-        """Move the messages that were stored before the task was started, one queue at a time."""
+        """Move the messages stored before the task started, one queue at a time."""
         order = task.order
         task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
         async for page in self._pages(order, task.end_offset):
@@ -122,9 +122,9 @@ class MoveTasks(Tasks[MoveOrder]):
                 return
 
     async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
-        """Yield pages of matching messages, in order of queue and offset.
+        """Yield pages of matching messages in order of queue and offset.
 
-        Each page is read in a separate event loop iteration.
+        Each page is read in its own event loop iteration.
         """
         read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_LOOKED_AT_ONCE
         for queue_id in range(self._live.core.topics.get(order.source).queue_count):
@@ -136,7 +136,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 await asyncio.sleep(0)
 
     async def _slice(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
-        """Move a batch in order, wait until the batch is durable, and pause if a rate limit is set."""
+        """Move a batch in order, wait until it is durable, and pause if there is a rate limit."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = (
             loop.time() + pause_seconds(order.per_second, len(found)),
@@ -161,8 +161,7 @@ class MoveTasks(Tasks[MoveOrder]):
     def _move(self, task: MoveTask, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
-        Return the verdict or the error code, and the offset up to which the log must be durable before the
-        move is complete.
+        Return the verdict or the error code, and the offset that must be durable.
         """
         order, move = task.order, self._live.core.topic_moves.move
         try:

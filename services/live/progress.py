@@ -1,16 +1,15 @@
-"""Measures the amount and the age of a broker's overdue work.
+"""Measures the amount and age of a broker's overdue work.
 
     check-backs        half messages that are due, and whose topic has no producer for check-backs
     message groups     groups with a waiting message that was scanned by a receive, but no recent delivery
     checkpoint         durable bytes in the log after the newest checkpoint on disk, which are read at startup
 
-All values are 0 or small as long as the clients and the disk work normally. Alerts should be based on the
-ages. A message group that no receive has scanned is not counted, because its messages are included in the lag
-of the consumer group.
+All values are 0 or small while the clients and the disk work normally. Base alerts on the ages. A message
+group that no receive has scanned is not counted, because the lag of the consumer group includes its messages.
 
-Cost: each metrics scrape checks all message groups that are not free, and pauses when necessary. Weak spot:
-the time without a delivery is measured from the start of the latest lease. If a consumer processes a single
-message for a long time and more messages are waiting, the message group is counted as stalled.
+Cost: each metrics scrape checks all message groups that are not free, with pauses. Weak spot: the time
+without a delivery starts at the latest lease. A message group counts as stalled if a consumer processes one
+message for a long time while others wait.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""The time without a delivery after which a message group with waiting messages is considered stalled."""
+"""Time without a delivery in milliseconds after which a waiting message group is stalled."""
 FLIGHTS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The amount and the age of overdue work. The ages are in ms. An age is 0 if no work is overdue."""
+    """The amount and age of overdue work. Ages are in milliseconds, or 0 if nothing is overdue."""
 
     unasked_halves: int
     unasked_age_ms: int
     stalled_message_groups: int
     waiting_message_group_age_ms: int
-    """The longest time without a delivery among all message groups with waiting messages."""
+    """Longest time without a delivery among message groups with waiting messages."""
     beyond_checkpoint_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +43,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Measure the overdue work of a broker, yielding at points where the caller may pause."""
+    """Measure a broker's overdue work. Yields wherever the caller may pause."""
     waiting, since_ms = core.transactions.waiting_check_backs, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
@@ -63,10 +62,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Return the amount and the age of a broker's overdue work.
-
-    The measurement yields to other event loop tasks.
-    """
+    """Measure a broker's overdue work, with pauses for other event loop tasks."""
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

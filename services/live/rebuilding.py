@@ -1,4 +1,4 @@
-"""Implements recovery from disk failures: the core is discarded, and is rebuilt once the disk works again.
+"""Recovery from disk failures. The core is discarded, and rebuilt once the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -6,24 +6,22 @@
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- After a disk failure, a change to the core's state may be incomplete, and the broker cannot determine which
-  of the core's writes have reached the disk. The core is therefore discarded immediately, and later calls
-  raise `StoreUnwell`.
-- Calls that were waiting for flushes of the void core fail with `ResultUnknown`, after which the official
-  clients resend their messages.
-- The first attempt to open a new core runs immediately in the event loop, so a transient failure does not
-  cause errors in later calls. However, the first attempt runs in a worker thread if the queues must be
-  rebuilt, because this requires a scan of the entire log. Later attempts also run in a worker thread, after
-  pauses that double up to `PAUSE_SECONDS_MAX`.
-- When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified,
-  and rewritten (`commitlog.recovery`). Unreadable records are reported as damage, together with their
-  offsets. After a failed sync, a later successful sync is never trusted.
-- Any error other than a `StoreError` is an internal error, and terminates the process (`break_down`).
+- After a disk failure, the core's state may be incomplete, and it is unknown which writes have reached the
+  disk. The core is therefore discarded immediately, and later calls raise `StoreUnwell`.
+- Calls that wait for flushes of the void core fail with `ResultUnknown`. The official clients then resend
+  their messages.
+- The first attempt to open a new core runs immediately in the event loop, so a transient failure causes no
+  errors in later calls. If the queues must be rebuilt, the first attempt runs in a worker thread, because
+  this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double up to
+  `PAUSE_SECONDS_MAX`.
+- Opening the store reads, verifies and rewrites acknowledged records that were not synced (`--flush async`,
+  `commitlog.recovery`). Unreadable records are reported as damage with their offsets. After a failed sync, a
+  later successful sync is never trusted.
+- Any error other than a `StoreError` is an internal error and ends the process (`break_down`).
 
-Weak spot: the first attempt blocks the event loop while the store is being opened. The duration of the first
-attempt depends on the length of the log after the last snapshot, which is limited by
-`SNAPSHOT_LOG_BYTES_MAX`. If the disk can be read but not written, the store is opened repeatedly, and only
-the pauses limit the rate of attempts.
+Weak spot: the first attempt blocks the event loop. Its duration depends on the log length after the last
+snapshot, up to `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened again
+and again, and only the pauses limit the rate.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""A function that opens the store and verifies the log after the given offset.
+"""Opens the store, and verifies the log after the given offset.
 
-The function raises a `StoreError` if the store cannot be opened.
+Raises a `StoreError` if the store cannot be opened.
 """
 
 
@@ -58,11 +56,11 @@ class Owner(Protocol):
         """Resume service with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """Stop the broker without further writes after an internal error in the core."""
+        """Stop the broker without further writes after an internal error."""
 
 
 class StoreRebuilder:
-    """Opens a new core for the owner after a disk failure, and retries if the attempt fails."""
+    """Opens a new core after a disk failure, and retries if this fails."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class StoreRebuilder:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The function `reads_all` returns whether opening the store requires a scan of the entire log."""
+        """`reads_all` returns whether opening the store requires a scan of the whole log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -81,10 +79,10 @@ class StoreRebuilder:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
-        """The reason why the core is unavailable, or None if the core is available."""
+        """Why the core is unavailable, or None if it is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
-        """Reject new calls, and trust the log only up to the durable offset of the failed `core`."""
+        """Reject new calls. Trust the log only up to the failed core's durable offset."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error(
@@ -92,10 +90,9 @@ class StoreRebuilder:
         )
 
     def begin(self) -> None:
-        """Open a new core.
+        """Open a new core. No write may be running.
 
-        If no write has succeeded since an earlier attempt, the attempt begins after a pause. No write may be
-        in progress.
+        If no write has succeeded since an earlier attempt, start after a pause.
         """
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
@@ -117,7 +114,7 @@ class StoreRebuilder:
         self._failures = 0
 
     async def close(self) -> None:
-        """Prevent further attempts, and wait until the current attempt has ended."""
+        """Prevent further attempts, and wait for the current one."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])

@@ -1,4 +1,4 @@
-"""Implements receives with long polling, the release of undelivered messages, and lease renewal.
+"""Receives with long polling, the release of undelivered messages, and lease renewal.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again later (`slices`)
@@ -28,10 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """Implements the operations of receivers.
-
-    `core`, `decide`, and `call` are functions of the live broker.
-    """
+    """The operations of receivers. `core`, `decide`, and `call` come from the live broker."""
 
     def __init__(
         self,
@@ -47,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """The number of message bytes in receive responses that clients have not read yet."""
+        """Number of message bytes in responses that clients have not read yet."""
 
     async def receive(
         self,
@@ -61,11 +58,11 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages, waiting up to `wait_seconds` for the first message.
+        """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first one.
 
-        Return an empty list if no message arrives in time. The bytes of the returned messages are included in
-        `unread_bytes` until this method returns. Afterwards, the caller must count these bytes. `attempt_id`
-        identifies the receive, so the same `attempt_id` must be used for a retry after a lost response.
+        Return an empty list if no message arrives in time. `unread_bytes` includes the returned messages
+        until this method returns. The caller must count them afterwards. A retry after a lost response must
+        use the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -95,7 +92,7 @@ class Receivers:
         return self._clock.outward(received.deliveries)
 
     def check_unread_limit(self) -> None:
-        """Raise `AnswersUnread` if unread responses have reached the maximum number of bytes."""
+        """Raise `AnswersUnread` if unread responses have reached the byte limit."""
         if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
             raise AnswersUnread(
                 f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
@@ -103,7 +100,7 @@ class Receivers:
             )
 
     async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
-        """Wait up to `seconds` for a message to arrive in `topic`, and return whether one has arrived."""
+        """Wait up to `seconds` for a message in `topic`. Return whether one has arrived."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
@@ -112,7 +109,7 @@ class Receivers:
         return self._long_polls.is_closed
 
     def close(self) -> None:
-        """End all current and future long polls, including polls for transaction check-backs."""
+        """End all current and future long polls, including those for transaction check-backs."""
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
@@ -121,46 +118,46 @@ class Receivers:
         self._long_polls.notify(topic)
 
     def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release the leases on messages that never reached their consumer. Ended leases are ignored."""
+        """Release the leases on messages that never reached their consumer. Ignore ended leases."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
     def renew_client_leases(self, client_id: str) -> None:
-        """Renew a client's auto-renewed leases, unless the core is unavailable."""
+        """Renew a client's auto-renewed leases. Do nothing if the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.renew_client, client_id)
 
     def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
-        """Record the filter of a client's subscription, unless the core is unavailable."""
+        """Record the filter of a client's subscription. Do nothing if the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
-        """Release a lost client's auto-renewed leases, unless the core is unavailable."""
+        """Release a lost client's auto-renewed leases. Do nothing if the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
         self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object
     ) -> Coroutine[Any, Any, SubscriptionResult]:
-        """Change a lite topic subscription, and notify the receives that are waiting for the subscriber."""
+        """Change a lite topic subscription, and notify the subscriber's waiting receives."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
         return subscribed
 
     def remove_subscriptions(self, client_id: str) -> None:
-        """Remove the subscriptions of a client that has terminated, unless the core is unavailable."""
+        """Remove a terminated client's subscriptions. Do nothing if the core is unavailable."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: ReceivedMessages, ends: float
     ) -> bool:
-        """Wait until a receive that found no message may scan again.
+        """Wait until a receive that found no message may scan again. Return False if it must end.
 
-        Return False if the receive must end instead. If the receive has read a damaged file, it may scan
-        again even after its timeout, because other queues may contain messages.
+        A receive that has read a damaged file may scan again even after its timeout, because other queues may
+        have messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()
@@ -181,10 +178,7 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _wait_until_durable(self, group: str, topic: str, received: ReceivedMessages) -> None:
-        """Wait until the leased messages may be delivered.
-
-        If the wait fails or is cancelled, the leases are released.
-        """
+        """Wait until the leases are durable. Release them if the wait fails or is cancelled."""
         try:
             await self._answers.wait_until_durable(received.durable_at)
         except BaseException:

@@ -1,22 +1,21 @@
-"""Implements back-pressure: callers must wait as long as too many bytes of the log are unflushed.
+"""Back-pressure: callers wait while too many log bytes are unflushed.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
                   \\-- the line is full -------> DiskBehind
 
 Rules:
-- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A larger call is admitted
-  only if no other bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because
-  the event loop needs 5 us to make each flushed record visible.
-- Calls are admitted in order of arrival. A call never overtakes a waiting call, because a large message could
-  otherwise wait forever.
-- The messages of waiting calls may occupy at most `CALLERS_WAITING_BYTES_MAX` bytes of memory. Beyond this
-  limit, calls are rejected, and the official clients resend the messages after a pause. A waiting call that
-  times out is cancelled and removed from the queue.
-- Acknowledgements and receives never wait, because they append only a few bytes, and because delayed
-  acknowledgements would cause redeliveries.
+- At most `CALLERS_UNFLUSHED_BYTES_MAX` log bytes may be unflushed. A larger call is admitted only if no other
+  bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because the event loop
+  needs 5 us to make it visible.
+- Calls are admitted in order of arrival. Otherwise, a large message could wait forever.
+- The messages of waiting calls use at most `CALLERS_WAITING_BYTES_MAX` bytes of memory. Beyond this limit,
+  calls are rejected, and the official clients resend after a pause. A waiting call that times out is
+  cancelled and removed from the queue.
+- Acknowledgements and receives never wait. They append only a few bytes, and delayed acknowledgements would
+  cause redeliveries.
 
-Cost: a call that need not wait requires one subtraction and one comparison.
+Cost: one subtraction and one comparison for a call that does not wait.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """Limits the number of unflushed bytes that callers may append.
-
-    `unflushed` returns the number of unflushed bytes.
-    """
+    """Limits the unflushed bytes of callers. `unflushed` returns the number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -44,18 +40,18 @@ class Room:
         self._waiting_bytes = 0
 
     def has_room_for(self, new_bytes: int) -> bool:
-        """Return whether a call may append `new_bytes` without waiting. The result is true for 0 bytes."""
+        """Return whether a call may append `new_bytes` without waiting. Always true for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append a total of `new_bytes` without waiting."""
+        """Return whether several calls may append `new_bytes` in total without waiting."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Wait until `new_bytes` may be appended. The caller must then append without another `await`.
+        """Wait until `new_bytes` may be appended. The caller must append before its next `await`.
 
-        `held_bytes` is the number of bytes that the waiting call occupies in memory, if different from
-        `new_bytes`. Raise `DiskBehind` if the waiting calls would occupy too much memory.
+        `held_bytes` is the memory usage of the waiting call, by default `new_bytes`. Raise `DiskBehind` if
+        the waiting calls would use too much memory.
         """
         if self.has_room_for(new_bytes):
             return
@@ -77,15 +73,15 @@ class Room:
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
-        """Wait until a copy of a message of any size may be appended.
+        """Wait until a message copy of any size may be appended.
 
-        Raise `DiskBehind` under the same condition as `wait`.
+        Raise `DiskBehind` as in `wait`.
         """
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def admit_waiting(self) -> None:
-        """Admit waiting calls in order of arrival, up to the limit of unflushed bytes."""
+        """Admit waiting calls in order of arrival, up to the limit."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

@@ -1,18 +1,17 @@
-"""Limits the amount of scanning that receives perform in each event loop iteration.
+"""Limits how much receives scan in each event loop iteration.
 
-A receive scans up to one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Each event loop iteration has a scan
-budget, because scanning many slices in one iteration would block the event loop:
+A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one iteration would block the
+event loop, so each iteration has a scan budget:
 
     first scan    runs if the iteration has used less than a slice; other first scans wait in a queue
     unfinished    in each iteration, the first unfinished scan in its queue continues
 
-At most two slices, plus one message beyond each slice, are scanned in each iteration, regardless of the
-number of receives and the cost of their filters. First scans and unfinished scans wait in separate queues,
-because long scans must not delay new calls.
+Each iteration scans at most two slices, plus one message beyond each, for any number of receives and any
+filter cost. First scans and unfinished scans wait in separate queues, so that long scans do not delay new
+calls.
 
-Cost: a receive requires one comparison if the budget is not exhausted. Weak spot: the two queues are shared
-by all clients. A client with many costly receives delays the receives of other clients, but does not delay
-any other calls.
+Cost: one comparison per receive within the budget. Weak spot: all clients share the two queues. A client with
+many costly receives delays other clients' receives, but no other calls.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""The number of first scans woken per iteration.
+"""Number of first scans woken per iteration.
 
-First scans that exceed the budget keep their position in the queue.
+First scans beyond the budget keep their place in the queue.
 """
 
 Waiter = asyncio.Future[None]
 
 
 class Slices:
-    """The scan budget of the running event loop, and the receives that are waiting for the budget."""
+    """The scan budget of the event loop, and the receives that wait for it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,16 +43,16 @@ class Slices:
 
     @property
     def has_room(self) -> bool:
-        """Whether a first scan may run in the current iteration."""
+        """Whether a first scan may run in this iteration."""
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
     def count_work(self, work: int) -> None:
-        """Deduct work, in units of `limits.WORK_NS`, from the budget of the current iteration."""
+        """Deduct work from this iteration's budget, in units of `limits.WORK_NS`."""
         self._used += work
         self._schedule_turn()
 
     async def wait_for_first_scan(self) -> None:
-        """Wait for a later iteration in which the budget allows a first scan."""
+        """Wait for an iteration whose budget allows a first scan."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -63,7 +62,7 @@ class Slices:
             del self._first[place]
 
     async def wait_for_next_scan(self) -> None:
-        """Wait for a later iteration in which an unfinished scan may continue."""
+        """Wait for an iteration in which an unfinished scan may continue."""
         place = object()
         try:
             await self._wait(self._unfinished, place)
@@ -71,9 +70,9 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that completes when an entry in a queue is woken.
+        """Return a future that completes when this queue entry is woken.
 
-        An existing entry keeps its position in the queue.
+        An existing entry keeps its place in the queue.
         """
         line[place] = self._loop.create_future()
         self._schedule_turn()

@@ -1,4 +1,4 @@
-"""Runs background tasks. A task performs an operation on many items, and can be monitored and stopped.
+"""Runs background tasks. A task processes many items, and can be monitored and stopped.
 
     start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
                  |                   |
@@ -6,21 +6,19 @@
                                                   right, or with the broker
 
 Rules:
-- After each batch, a task waits until the batch is durable, so that other callers are served between batches.
-- A task processes only items that were stored before the task was started (`end_offset`), and processes each
-  item once.
-- A task with a limit ends when it has processed the specified number of items. Items are processed in the
-  order in which they are found.
-- Items are counted by verdict, or by error code if the operation on the item was refused.
-- Until a task that was started by a user ends, it requires a valid token and the user's rights (`Watch`),
-  like a long poll. If the token is revoked, the task finishes the current batch and stops.
-- The items of each batch are stored together with their verdicts (`services.broker.task_items`).
-- Tasks are kept only in memory, so a restart stops all tasks. Finished batches are durable, and the remaining
-  items are unchanged. The result of a task is recorded in the journal, which survives a restart. If the
-  journal does not contain the result of a task, the task was interrupted by a crash.
+- After each batch, a task waits until the batch is durable. Other callers are served meanwhile.
+- A task processes only items stored before its start (`end_offset`), each of them once.
+- A task with a limit ends after that number of items, in the order in which they are found.
+- Items are counted by verdict, or by error code if the operation was refused.
+- Like a long poll, a user's task requires a valid token and the user's rights until it ends (`Watch`). If the
+  token is revoked, the task finishes the current batch and stops.
+- Each batch is stored with its verdicts (`services.broker.task_items`).
+- Tasks exist only in memory, so a restart stops them. Finished batches are durable, and the remaining items
+  are unchanged. The journal records each task's result and survives a restart. If a task has no result in the
+  journal, a crash has interrupted it.
 
-The operations and their items are defined by `services.live.timer_tasks`, `services.live.dead_letter_tasks`,
-and `services.live.move_tasks`.
+For the operations and their items, see `services.live.timer_tasks`, `services.live.dead_letter_tasks`, and
+`services.live.move_tasks`.
 """
 
 from __future__ import annotations
@@ -47,33 +45,32 @@ log = structlog.get_logger()
 
 
 class TaskOrder(Protocol):
-    """The operation that a task performs on each item, and the reason for the task."""
+    """What a task does with each item, and why."""
 
     @property
     def verb(self) -> Enum:
-        """The operation to perform on each item."""
+        """The operation on each item."""
 
     @property
     def reason(self) -> str:
-        """The reason given by the user who started the task. The reason may be empty."""
+        """The reason given by the user, or empty."""
 
     @property
     def limit(self) -> int:
-        """The maximum number of items to process, or 0 to process all items."""
+        """Maximum number of items to process, or 0 for all items."""
 
 
 Order = TypeVar("Order", bound=TaskOrder)
-"""The type of a task order, which specifies the operation and the items."""
+"""The type of a task order."""
 
 
 Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""A function that watches the rights of the user who started a task.
+"""Watches the rights of the user who started a task, and returns a function that ends the watch.
 
-The function returns another function that ends the watch. The argument is called once if the user loses a
-required right.
+The argument is called once if the user loses a required right.
 """
 
 
@@ -81,24 +78,24 @@ BATCHES_PER_SECOND: Final = 10
 
 
 def batch_size(per_second: float) -> int:
-    """Return the maximum number of items in a batch of a task with this rate (0: without a limit)."""
+    """Return the maximum batch size for a rate in items per second, or for no limit if 0."""
     if not per_second:
         return limits.TASK_SLICE
     return min(limits.TASK_SLICE, max(1, int(per_second / BATCHES_PER_SECOND)))
 
 
 def pause_seconds(per_second: float, count: int) -> float:
-    """Return the minimum time, in seconds, for processing `count` items at this rate."""
+    """Return the minimum time in seconds to process `count` items at this rate."""
     return count / per_second if per_second else 0
 
 
 def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch nothing, because the caller that started the task cannot lose its rights."""
+    """Watch nothing. The caller cannot lose its rights."""
     return lambda: None
 
 
 class TaskState(Enum):
-    """The state of a task. If the state is STOPPED, the reason is stored in `Task.why`."""
+    """A task's state. If STOPPED, `Task.why` contains the reason."""
 
     RUNNING = "running"
     DONE = "done"
@@ -139,11 +136,11 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """The number of items that have been processed."""
+        """Number of processed items."""
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items of a page that may still be processed within the limit of the order."""
+        """Return the items of a page that the order's limit still allows."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     def refuse(self, error: TidewheelError) -> str:
@@ -153,12 +150,12 @@ class Task(Generic[Order]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the task has reached the limit of its order."""
+        """Whether the task has reached its limit."""
         return 0 < self.order.limit <= self.done
 
 
 class Tasks(ABC, Generic[Order]):
-    """The running tasks of one kind, and the most recently started tasks that have ended."""
+    """The running tasks of one kind, and the most recent ended tasks."""
 
     what: str
     """The plural noun that is used for the items in log messages and error messages."""
@@ -180,13 +177,12 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count the matching items, and process them until all items are processed or `task.why` is set."""
+        """Count the matching items, and process them until none are left or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
-        """Start a task. The task first counts the matching items.
+        """Start a task. Raise `Busy` if too many tasks are running.
 
-        The task is stopped if `watch` reports the loss of a required right. Raise `Busy` if too many tasks
-        are running.
+        The task stops if `watch` reports the loss of a required right.
         """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
@@ -202,7 +198,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def list_tasks(self) -> list[Task[Order]]:
-        """Return all running and retained tasks, ordered from newest to oldest."""
+        """Return all running and retained tasks, newest first."""
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
@@ -224,9 +220,9 @@ class Tasks(ABC, Generic[Order]):
         )
 
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
-        """Return a page of a task's items. The task may have ended before the broker started.
+        """Return a page of a task's items. The task may be older than the broker process.
 
-        Raise `NotFound` if the task is unknown and the log contains no items of the task.
+        Raise `NotFound` if the task is unknown and the log contains none of its items.
         """
         page = self._page(task_id, after, count_max)
         if page is not None:
@@ -238,7 +234,7 @@ class Tasks(ABC, Generic[Order]):
         return self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current batch. A task that has already ended is not changed."""
+        """Stop a task after its current batch. An ended task is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._stop_task(task, "an operator stopped it")
@@ -253,9 +249,9 @@ class Tasks(ABC, Generic[Order]):
             await asyncio.wait(self._runs.values())
 
     def _stop_task(self, task: Task[Order], why: str) -> None:
-        """Stop a task after its current batch, or immediately if it is still counting items.
+        """Stop a task after its current batch, or immediately if it is still counting.
 
-        A task that has already ended is not changed.
+        An ended task is not changed.
         """
         if self._runs[task.id].done():
             return
@@ -275,10 +271,10 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
-        """Wait for the verdicts on a batch of items, count them, and store the items with their verdicts.
+        """Wait for the verdicts on a batch, count them, and store the items.
 
-        If an operation raises an error, its item has no verdict. The first error is raised after all
-        operations have ended.
+        An item whose operation fails has no verdict. The first error is raised after all operations have
+        ended.
         """
         slice_ = list(verbs)
         results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
@@ -293,7 +289,7 @@ class Tasks(ABC, Generic[Order]):
                 raise result
 
     def _note(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
-        """Count a batch of items by verdict, and store the items."""
+        """Count a batch by verdict, and store its items."""
         task.by_verdict.update(item.verdict for item in done)
         if done:
             add = self._live.core.task_items.add_items
@@ -301,7 +297,7 @@ class Tasks(ABC, Generic[Order]):
             task.first_items, task.items_at = added.first, added.durable_at
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
-        """Set the final state of a task, and remove its asyncio task."""
+        """Set a task's final state, and remove its asyncio task."""
         unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
@@ -314,7 +310,7 @@ class Tasks(ABC, Generic[Order]):
     def _entry_of(self, task: Task[Order]) -> Entry:
         """Return the journal entry for the end of a task.
 
-        The entry for the start of the task contains the user and the filter.
+        The entry for the start contains the user and the filter.
         """
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
@@ -322,7 +318,7 @@ class Tasks(ABC, Generic[Order]):
         return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """If there are more than `TASKS_KEPT_MAX` tasks, remove the oldest task that has ended."""
+        """Drop the oldest ended tasks beyond `TASKS_KEPT_MAX`."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

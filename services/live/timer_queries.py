@@ -127,7 +127,7 @@ async def query_pages(
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
-    """Look up the texts of a filter, if it has any, in batches of bounded size."""
+    """Look up a filter's texts in bounded batches. Return None if there are none."""
     if not wanted.texts():
         return None
     views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
@@ -166,10 +166,10 @@ async def _search(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter consists only of a time window."""
+    """Return whether a filter is only a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether a filter can be evaluated without reading the records of timers that do not match."""
+    """Return whether a filter reads no records of timers that do not match."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)

@@ -1,14 +1,13 @@
-"""Implements background tasks that cancel, move, or fire all timers that match a filter.
+"""Background tasks that cancel, move, or fire all timers that match a filter.
 
     count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
 
-Timers are processed in batches, in order of due time. The changes of a batch share flushes with other calls.
-A timer that is set or moved after the task was started has an offset of at least `end_offset`, and is
-skipped. If a timer fires before the task reaches the timer, the verdict is TOO_LATE. If a timer has been
-cancelled or moved by another call, the verdict is ALREADY. The rules for all tasks are described in
-`services.live.tasks`.
+Timers are processed in batches, in order of due time. A batch shares flushes with other calls. Timers set or
+moved after the start of the task have an offset of at least `end_offset` and are skipped. If a timer has
+already fired, the verdict is TOO_LATE. If another call has cancelled or moved it, the verdict is ALREADY. For
+the rules of all tasks, see `services.live.tasks`.
 
-Cost: each task runs two queries over the matching timers, and keeps one page of timers in memory.
+Cost: a task runs two queries over the matching timers, and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class TimerVerb(Enum):
-    """The operation that a task performs on each timer."""
+    """The operation on each timer."""
 
     CANCEL = "cancel"
     MOVE = "move"
@@ -36,7 +35,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerOrder:
-    """An order for a task that cancels timers, fires timers, or moves timers to `to_ms` or by `by_ms`."""
+    """An order to cancel or fire timers, or to move them to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -46,7 +45,7 @@ class TimerOrder:
     limit: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
-        """Return the new due time of a timer, in ms since 1970."""
+        """Return a timer's new due time in milliseconds since the Unix epoch."""
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
@@ -54,7 +53,7 @@ TimerTask = Task[TimerOrder]
 
 
 class TimerTasks(Tasks[TimerOrder]):
-    """The tasks that process timers."""
+    """Tasks on timers."""
 
     what, command = "timers", "timer"
 
@@ -78,10 +77,7 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Process timers in batches.
-
-        Each batch begins after the changes of the previous batch have become durable.
-        """
+        """Process timers in batches. Each batch waits until the previous one is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -102,10 +98,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether a timer has been moved since the query.
-
-        A moved timer may no longer match the filter.
-        """
+        """Return whether a timer was moved after the query. It may no longer match the filter."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:

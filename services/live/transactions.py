@@ -1,4 +1,4 @@
-"""Provides transaction check-backs, and allows operators to resolve transactions."""
+"""Sends transaction check-backs, and resolves transactions on behalf of operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic, with information on whether the producer can currently receive check-backs."""
+    """A producer of a topic. `is_connected` tells whether it can receive check-backs."""
 
     topic: str
     client_id: str
@@ -25,11 +25,11 @@ class ProducerView:
 
 
 Producing = Callable[[str], list[ProducerView]]
-"""A function that returns the producers of a topic, or of all topics if the name is empty."""
+"""Returns the producers of a topic, or of all topics if the name is empty."""
 
 
 class LiveTransactions:
-    """Provides operations on the transactions of a broker.
+    """Operations on a broker's transactions.
 
     The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
     """
@@ -46,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add a function that returns producers. The results of the function are included in `producers`."""
+        """Add a function whose producers `producers` returns."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:
@@ -59,7 +59,7 @@ class LiveTransactions:
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> CheckBackEntry:
-        """Send a transaction check-back immediately, and return its entry in the check-back log."""
+        """Send a transaction check-back now, and return its entry in the check-back log."""
         question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
         return next(self.log.check_backs_of(transaction_id))
