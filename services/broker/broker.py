@@ -1,19 +1,16 @@
-"""The core of the broker, which consists of parts that share a log.
+"""The broker core. Its parts share one log.
 
-Each client operation is implemented by a method of one of the parts. The state of the core is the result of
-applying the log records in order. Each operation appends a record that describes a state change. The change
-becomes visible when the record is durable: for example, a message is added to its queue, a timer is set, or a
-half message can be committed or rolled back. At startup, the state is restored by reading the records again
-in the same order. All methods run to completion in a single thread. The current time is passed to each method
-as an argument. Side effects are returned as values (`services.broker.spine.values`) and are performed by the
-server.
+Each client operation is a method of one part. An operation appends a record that describes a state change.
+The change becomes visible when the record is durable. For example, a message is added to its queue, a timer
+is set, or a half message can be committed or rolled back. At startup, the state is restored by applying all
+records in the same order. All methods run to completion in a single thread, and take the current time as an
+argument. Side effects are returned as values (`services.broker.spine.values`), and the server performs them.
 
     operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`
 
-State that is not recorded in the log, such as the set of ready messages, is rebuilt at startup. A state
-change that bypasses the log is lost at the next restart, and the loss can be detected only by a test that
-restarts the broker.
+State outside the log, such as the set of ready messages, is rebuilt at startup. A state change that bypasses
+the log is lost at the next restart. Only a test that restarts the broker can detect this.
 """
 
 from __future__ import annotations
@@ -107,23 +104,23 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The key under which a snapshot contains the state of the shared log."""
+"""The snapshot key of the shared log's state."""
 
 
 class Part(Protocol):
-    """A part of the core whose state is included in snapshots."""
+    """A part of the core whose state snapshots include."""
 
     def freeze(self) -> Any:
-        """Return the state of the part as JSON-serializable values."""
+        """Return the part's state as JSON-serializable values."""
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the state of the part from the result of `freeze`."""
+        """Restore the part's state from the result of `freeze`."""
 
 
 class Broker:
-    """A broker that serves an open store.
+    """A broker that serves an open store. Use `Broker.open` to create one.
 
-    A broker is created with `Broker.open`, and its operations are methods of its parts.
+    The operations are methods of its parts.
     """
 
     def __init__(
@@ -134,10 +131,10 @@ class Broker:
         self.damaged: list[Damage] = []
         self.rebuilt_files: list[str] = []
         self.startup_warnings: list[str] = []
-        """Messages about small store files that were found damaged at startup, and about their repair."""
+        """Messages about small store files that were damaged at startup, and about their repair."""
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether the last tick delivered as many timers as a single tick may deliver."""
+        """Whether the last tick has delivered the maximum number of timers."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._last_tick_ms = now_ms
@@ -145,7 +142,7 @@ class Broker:
         """The log offsets of the newest checkpoint and of the newest checkpoint on disk.
         """
         self.shared_in_checkpoint: Any = None
-        """The state of the shared log in the newest checkpoint on disk, or None if there is no shared log."""
+        """The shared log's state in the newest checkpoint on disk, or None without a shared log."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -167,7 +164,7 @@ class Broker:
         self.store.close_open_records = self.groups.open_records.close
 
     def _create_storing_parts(self, settings: BrokerSettings, now_ms: int) -> None:
-        """Create the parts that accept and store messages, including timers, half messages, and schedules."""
+        """Create the parts that store messages, timers, half messages, and schedules."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.timer_repair = TimerRepair(store, self.timers)
@@ -192,7 +189,7 @@ class Broker:
         )
 
     def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Create the parts that deliver messages, including leases, lite topics, and dead letters."""
+        """Create the parts that deliver messages: leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         leasing = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = MessageReader(store)
@@ -216,7 +213,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._exhausted_messages, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts whose state is included in snapshots, keyed by name."""
+        """Return the parts in snapshots, keyed by name."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -230,7 +227,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply the facts of appended records, keyed by fact type."""
+        """Return the methods that apply facts of appended records, keyed by fact type."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -244,14 +241,14 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply a batch of timer deliveries, with the same result as applying each delivery individually."""
+        """Apply a batch of timer deliveries, with the same result as one by one."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish the facts of durable records, keyed by fact type."""
+        """Return the methods that publish facts of durable records, keyed by fact type."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -269,10 +266,9 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk`, and return a broker that is ready to serve requests.
 
-        If the store is reopened after a failed sync or flush, `acknowledged_offset` is the end offset of the
-        acknowledged records, and the log is recovered up to that offset. Unreadable ranges of the log below
-        `acknowledged_offset` are listed in `damaged`. Raise a `StoreError` if the store cannot be recovered,
-        or OSError if a disk operation fails.
+        After a failed sync or flush, pass `acknowledged_offset`, the end offset of the acknowledged records.
+        The log is then recovered up to that offset, and `damaged` lists the unreadable ranges below it. Raise
+        a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -291,10 +287,10 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk`, and return a broker that can follow a leader or begin service.
 
-        The caller then calls `append_replicated` to follow a leader, or `begin` to begin service. The state
-        of the additional part `shared` is included in snapshots. If `keeps_tail` is true, bytes beyond the
-        end of the log remain in the segment files, and the caller must clear these bytes before the first
-        append. Raise `AssertionsOff` if Python was started with the option `-O`.
+        Call `append_replicated` to follow a leader, or `begin` to begin service. Snapshots include the state
+        of the part `shared`. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
+        the caller must clear them before the first append. Raise `AssertionsOff` if Python was started with
+        `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -341,9 +337,9 @@ class Broker:
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore the recorded leases, and read the timers that are due soon.
 
-        This method must be called once, before any other operation. Each recorded lease is extended to at
-        least `leases_until_ms`, unless it was already extended by an earlier takeover. A new leader passes
-        `leases_until_ms` and then calls `receiving.record_lengthened`.
+        Call this method once, before any other operation. Each recorded lease is extended to
+        `leases_until_ms` unless an earlier takeover has extended it. A new leader passes `leases_until_ms`
+        and then calls `receiving.record_lengthened`.
         """
         self._last_tick_ms = now_ms
         self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
@@ -358,14 +354,14 @@ class Broker:
 
     @property
     def segment_bytes(self) -> int:
-        """The size in bytes of each log segment, including the reserve segment."""
+        """Size of a log segment in bytes. The reserve segment has the same size."""
         return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
-        """The end offset of the visible part of the log.
+        """The end offset of the visible log.
 
-        With asynchronous flushes, visible records may not have been written to disk yet.
+        With asynchronous flushes, visible records may not be on disk yet.
         """
         return self._log.durable_offset
 
@@ -376,11 +372,11 @@ class Broker:
 
     @property
     def synced_offset(self) -> int:
-        """The end offset of the part of the log that has been synced to disk."""
+        """The end offset of the synced log."""
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
-        """Return the current values of the gauge metrics."""
+        """Return the current gauge values."""
         outcomes = self.transactions.outcomes
         return Gauges(
             pending_timers=self.timers.pending_count,
@@ -405,9 +401,8 @@ class Broker:
     def tick(self, now_ms: int) -> list[Effect]:
         """Perform a limited amount of the work that is due at `now_ms`.
 
-        The next call is due at the time returned by `next_due_ms`. Dead letters are processed after expired
-        leases, because a lease that expires during a tick may have been the last delivery attempt of its
-        message.
+        The next call is due at `next_due_ms`. Dead letters are processed after expired leases, because a
+        lease that expires in this tick may have been its message's last attempt.
         """
         self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
@@ -430,9 +425,9 @@ class Broker:
         return [*_notify_receivers(woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next tick in milliseconds since 1970, or None if no work is pending.
+        """Return the time of the next tick in milliseconds since the Unix epoch, or None.
 
-        A call takes 2 us, because each source of work stores the time at which its next work is due.
+        Takes 2 us, because each source of work stores its next due time.
         """
         has_more = (
             self._has_due_schedules() or self._exhausted_messages.has_more()
@@ -445,11 +440,11 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._last_tick_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a schedule is due and its message can be appended without waiting for a flush."""
+        """Return whether a schedule is due and can append without waiting for a flush."""
         return bool(self._due_schedules) and not self.store.has_flush_backlog
 
     def complete_timers_job(self, job: TimersJob) -> None:
-        """Process the result of a timer file job, such as the timers that a worker has read ahead."""
+        """Process the result of a timer file job."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
             self.timer_repair.complete_job(job)
@@ -458,7 +453,7 @@ class Broker:
             self.timers.near.schedule(timer_offset, due_ms)
 
     def requeue_timers_job(self, job: TimersJob) -> None:
-        """Schedule a retry of a timer file job that failed in a worker."""
+        """Retry a failed timer file job later."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.abandon_read_ahead(job)
         else:
@@ -466,7 +461,7 @@ class Broker:
             self.timer_repair.requeue_job(job)
 
     def repair_files(self, now_ms: int) -> None:
-        """Check or repair a few timer files synchronously, without delivering messages, for a repair tool."""
+        """Check or repair a few timer files without delivering messages. Used by a repair tool."""
         job = self.timer_repair.next_job()
         if job is not None:
             job.run(self._disk)
@@ -477,9 +472,8 @@ class Broker:
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a clock step.
 
-        This method must be called before any other method is called with the new time. The step does not
-        change the remaining time of leases. If a timer was due within the step, the statistics attribute its
-        delay to the clock step.
+        Call this method before any other call with the new time. The remaining time of leases does not
+        change. Timers due within the step count as delayed by the step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -487,30 +481,30 @@ class Broker:
             self._delivery.record_clock_jump(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Postpone the next disk space check until `until_ms`, for tests with a virtual clock."""
+        """Postpone the next disk space check until `until_ms`. Used in tests with a virtual clock."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if no flush is pending or too many flushes are in progress.
+        """Return the next flush to write, or None if there is none or too many are in progress.
 
-        The open group records are closed first, so that the flush includes all previous state changes.
+        The open group records are closed first, so that the flush includes all earlier changes.
         """
         self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return the queue entries to write before `complete_entries`, or None if there are no entries."""
+        """Return the queue entries to write, or None. Call `complete_entries` afterwards."""
         return self.store.dispatch.take()
 
     def complete_entries(self) -> bool:
-        """Process the result of writing queue entries, and return whether all entries have been written."""
+        """Record that queue entries are written. Return whether all entries are written."""
         return self.store.dispatch.written()
 
     def complete_flush(self, flush: Flush, now_ms: int) -> list[Effect]:
-        """Make the records of a completed flush visible, and return the effects that wake waiting receivers.
+        """Make the records of a completed flush visible. Return the effects that wake receivers.
 
-        Records that belong to a queue are published in batches to reduce the cost per message. A batch ends
-        before each record that does not belong to a queue, because records must become visible in log order.
+        Queue records are published in batches to reduce the cost per message. A batch ends before any other
+        record, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -543,7 +537,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due because of log growth or because a part has requested a checkpoint."""
+        """Whether a checkpoint is due because of log growth or a part's request."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -552,18 +546,18 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends should wait for a checkpoint because the log has grown beyond the hard limit."""
+        """Whether appends must wait for a checkpoint, because the log has reached the hard limit."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
-        """Request a checkpoint regardless of the amount of log growth since the last checkpoint."""
+        """Request a checkpoint regardless of log growth."""
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the current state, which the caller writes to disk.
+        """Return a checkpoint of the current state. The caller writes it to disk.
 
-        This method must be called only when all appended records are durable. The rows of large tables are
-        copied later by `Checkpoint.take`, while the core continues to process requests.
+        All appended records must be durable. `Checkpoint.take` later copies the rows of large tables while
+        the core continues to serve requests.
         """
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -583,7 +577,7 @@ class Broker:
         )
 
     def complete_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Update the state of the parts after a checkpoint has been written to disk."""
+        """Update the parts after a checkpoint has been written to disk."""
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
@@ -599,10 +593,10 @@ class Broker:
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Schedule a retry of a checkpoint that could not be written, for example because the disk was full.
+        """Retry a checkpoint later that could not be written, for example because the disk was full.
 
-        The core must not be used after a failed sync (`SyncFailed`), because a later sync would report
-        success even if earlier writes were lost. The store must then be reopened.
+        After a failed sync (`SyncFailed`), the core must not be used, because a later sync would succeed even
+        if earlier writes were lost. The store must be reopened.
         """
         self.store.dispatch.abandon_sync(checkpoint.queue_paths)
         if checkpoint.is_mark_attempted:
@@ -614,27 +608,27 @@ class Broker:
             self._log.abandon_sync(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync to run before the call of `complete_sync`, or None if no sync is pending."""
+        """Return the next sync to run, or None. Call `complete_sync` afterwards."""
         return self._log.take_sync()
 
     def complete_sync(self, sync: Sync) -> None:
-        """Record that a sync has completed successfully."""
+        """Record a successful sync."""
         self._log.complete_sync(sync)
 
     def continue_retirement(self, retirement: Retirement, now_ms: int) -> bool:
-        """Continue a retirement after a worker has written the keep file or deleted the segments.
+        """Continue a retirement after a worker has written the keep file or deleted segments.
 
-        If work remains, return False. The caller must then call `continue_retirement` again, and may make
-        other calls in between. Raise OSError if a disk operation fails.
+        Return False if work remains. The caller must then call this method again, and may make other calls in
+        between. Raise OSError if the disk fails.
         """
         return self.housekeeping.continue_retirement(retirement, now_ms)
 
     def abandon_retirement(self) -> None:
-        """Schedule a retry of a segment retirement that was not completed."""
+        """Retry an incomplete segment retirement later."""
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Restore the state from a snapshot, and the derived state of the log up to the snapshot."""
+        """Restore the state, including derived state, from a snapshot."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -657,7 +651,7 @@ class Broker:
             self.damage.report(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
-        """Deliver the timers that are due, and read ahead the timers that are due soon."""
+        """Deliver due timers, and read ahead timers that are due soon."""
         if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
@@ -677,7 +671,7 @@ class Broker:
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
-        """Read the first timers that are due after startup, without using a worker."""
+        """Read the first due timers at startup without a worker."""
         job = self._advance_partitions(now_ms)
         while job is not None:
             job.run(self._disk)
@@ -687,7 +681,7 @@ class Broker:
             )
 
     def _continue_retention(self, now_ms: int) -> list[Effect]:
-        """Continue the retention scan that was begun in an earlier tick."""
+        """Continue the retention scan of an earlier tick."""
         if self.topic_retention.has_more:
             self.topic_retention.advance(now_ms)
         if not self.housekeeping.has_more:
@@ -725,10 +719,10 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Apply the facts of a record to every part of the core except the store.
+        """Apply a record's facts to all parts except the store.
 
-        The result must not depend on a clock, a setting, or the disk, because the record may be applied again
-        years later by a recovery on another machine.
+        The result must not depend on a clock, a setting, or the disk. A recovery on another machine may apply
+        the record again years later.
         """
         if appended.queue is not None and type(appended.stored) is Record:
             # For a `NewMessage`, the topic was already created by the send operation.
@@ -737,7 +731,7 @@ class Broker:
             self._appliers[type(fact)](fact, appended)
 
     def _publish(self, durable: Sequence[Appended]) -> None:
-        """Index durable records in log order, and publish their facts, grouped by type, to the parts."""
+        """Index durable records in log order, and publish their facts by type."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:
@@ -754,28 +748,24 @@ class Broker:
 
     @property
     def flushes_max(self) -> int:
-        """The maximum number of flushes in progress."""
+        """Maximum number of flushes in progress."""
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Direct all future flushes to another sink.
-
-        This method must be called only when all appended records are durable.
-        """
+        """Direct future flushes to another sink. All appended records must be durable."""
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both kept snapshots cover the cut, or raise OSError."""
+        """Delete the segments below a cut if both kept snapshots cover the cut. May raise OSError."""
         self.housekeeping.delete_covered()
 
     def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records from another broker at the same log offsets, apply the records, and publish them.
+        """Append records from another broker at the same log offsets, and apply and publish them.
 
-        This method should be called in a worker thread, because it writes many queue entries at once.
-        `end_offset` is the end offset of the log after the append, and `now_ms` is the time at which the
-        records arrived. Raise OSError if a disk operation fails, in which case the core must no longer be
-        used.
+        Call this method in a worker thread, because it may write many queue entries. `end_offset` is the log
+        end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. The core must
+        then no longer be used.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -807,7 +797,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effects that wake the receivers of the given keys, if any."""
+    """Return the effects that wake the receivers of `keys`, if any."""
     return [Notify((*keys,))] if keys else []
 
 

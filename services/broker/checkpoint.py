@@ -1,21 +1,20 @@
-"""Checkpoints, which save the state of the core as a new starting point for recovery.
+"""Checkpoints save the core's state as a new starting point for recovery.
 
-A checkpoint writes files in the following order: the log, the derived files, the snapshot, and the mark. The
-snapshot lists the derived files, and the mark indicates that the queue files are valid. If the mark were
-written before the snapshot, a crash between the two writes could leave the new mark alongside an older
-snapshot. The older snapshot may list different files, even if it has the same log offset.
+A checkpoint writes the log, the derived files, the snapshot, and the mark, in this order. The snapshot lists
+the derived files, and the mark shows that the queue files are valid. If the mark were written first, a crash
+could leave it with an older snapshot. The older snapshot may list different files, even at the same log
+offset.
 
-The snapshot is written even if a queue file cannot be written or synced, because all queues can be rebuilt
-from the log. In this case, the mark is deleted before the snapshot is written, and is not written again
-(`Dispatch.doubt`). For this reason, a later successful sync of the queue file is not trusted. If the sync of
-any other file fails, the checkpoint is aborted and the core is stopped.
+Queues can be rebuilt from the log, so the snapshot is written even if a queue file cannot be written or
+synced. The mark is then deleted first and not written again (`Dispatch.doubt`), so that a later successful
+sync of the file is not trusted. If the sync of any other file fails, the checkpoint is aborted and the core
+stops.
 
     begun   the event loop copies references, and no file is written
     take    the event loop copies the rows of large tables in batches; a row is copied before a change
     write   a worker writes and syncs the files
 
-In a command-line tool, each checkpoint is written in a single step, because the core is idle during the
-checkpoint.
+In a command-line tool, the core is idle, and a checkpoint is written in a single step.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """The data to be written by a checkpoint, and the keep files to be deleted afterwards.
+    """The data that a checkpoint writes, and the keep files to delete afterwards.
 
     A checkpoint syncs the log and the queue files, writes new keys and timers, and finally writes a snapshot
     that lists these files.
@@ -54,12 +53,12 @@ class Checkpoint:
     is_marked: bool = False
     """Whether the mark for the queue files has been written."""
     is_mark_attempted: bool = False
-    """Whether an attempt was made to write the mark, successfully or not."""
+    """Whether writing the mark has been attempted, successfully or not."""
     failed: dict[str, OSError] = field(default_factory=dict)
-    """The errors for queue files that could not be written or synced, keyed by path."""
+    """The errors of queue files that could not be written or synced, by path."""
 
     def take(self, count: int) -> bool:
-        """Copy up to `count` rows of the state, and return whether all rows have been copied."""
+        """Copy up to `count` rows. Return whether all rows have been copied."""
         for table in self.snapshot.deferred():
             count -= table.take(count)
             if count <= 0:
@@ -69,8 +68,8 @@ class Checkpoint:
     def _mark(self, disk: Disk) -> None:
         """Write the mark for the queue files, so that recovery does not rebuild the queues.
 
-        If the event loop detects damage while the mark is being written, the mark is deleted again. Raise
-        `SyncFailed` if the sync of a file fails.
+        If the event loop detects damage meanwhile, the mark is deleted again. Raise `SyncFailed` if a sync
+        fails.
         """
         if self.failed or not self.wants_mark():
             return
@@ -87,7 +86,7 @@ class Checkpoint:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync the queue files, and delete the mark if a queue file cannot be synced.
+        """Sync the queue files. Delete the mark if one of them cannot be synced.
 
         Raise OSError if any other file cannot be synced.
         """
@@ -105,7 +104,7 @@ class Checkpoint:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark. If the mark cannot be deleted, raise the error that occurred for a queue file."""
+        """Delete the mark. If this fails, raise the error of a queue file."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -115,10 +114,9 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the files of the checkpoint.
+        """Write and sync the checkpoint's files in a worker.
 
-        This method is called in a worker after all rows have been copied. Raise OSError if a disk operation
-        fails. No data is lost if a checkpoint fails.
+        All rows must have been copied. Raise OSError if the disk fails. A failed checkpoint loses no data.
         """
         if self.log_sync is not None:
             self.log_sync.run(disk)

@@ -1,8 +1,7 @@
-"""Loading of the derived files, which are the consume queues and the key index, at startup.
+"""Loads the derived files, which are the consume queues and the key index, at startup.
 
-The files listed in the snapshot are used if they are intact. Otherwise, the queues or the key index are
-rebuilt from the part of the log up to the snapshot. Records after the snapshot are added to the queues and
-the key index when the log is replayed.
+Files listed in the snapshot are used if intact. Otherwise, the queues or the key index are rebuilt from the
+log up to the snapshot. The replay of the log adds the later records.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
 """The log offset of the snapshot with which the queue files were created."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The recorded first offsets of queues that now begin at a higher offset."""
+"""The recorded first offsets of queues that now begin later."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the state of the queues to be saved in a snapshot.
+    """Return the state of the queues for a snapshot.
 
-    The state of the key index is added by the checkpoint.
+    The checkpoint adds the state of the key index.
     """
     dispatch = store.dispatch
     return {
@@ -38,9 +37,9 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The files that were rebuilt at startup, with the reasons, and damaged log ranges below the snapshot.
+    """The files rebuilt at startup, with the reasons, and the damaged log ranges below the snapshot.
 
-    Damaged records leave gaps in the queues, and these gaps are skipped by readers.
+    Damaged records leave gaps in the queues. Readers skip them.
     """
 
     rebuilt_files: list[str]
@@ -52,9 +51,8 @@ def adopt(
 ) -> AdoptionResult:
     """Load or rebuild the queues and the key index up to a snapshot.
 
-    Raise OSError if a disk operation fails. Key index files that are listed in other snapshots are kept. The
-    queue files of the topics in `read_topics` will be read at startup. These files are therefore verified
-    here, while it is still possible to rebuild the queues.
+    Key index files that other snapshots list are kept. Startup reads the queue files of `read_topics`, so
+    these files are verified here, while the queues can still be rebuilt. Raise OSError if the disk fails.
     """
     missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -83,8 +81,8 @@ def adopt(
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[FoundRecord], object]:
     """Return a function that adds a record to its queue.
 
-    `firsts` maps (topic, queue id) to the first offset of the queue in an undamaged log. A queue whose first
-    records were destroyed by damage begins with a gap.
+    `firsts` maps (topic, queue id) to the queue's first offset in an undamaged log. A queue whose first
+    records are damaged begins with a gap.
     """
 
     def put(found: FoundRecord) -> None:
@@ -98,6 +96,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete the queues and the key index, because the entire log is replayed if there is no snapshot."""
+    """Delete the queues and the key index. Without a snapshot, the whole log is replayed."""
     store.dispatch.drop()
     store.keys.drop()

@@ -1,12 +1,12 @@
-"""Stores dead letters, with their failure reasons and errors, in the topic `%DLQ%<group>`.
+"""Stores dead letters with failure reasons and errors in the topic `%DLQ%<group>`.
 
-A dead letter is a message that a consumer group has failed to process. A dead letter remains open until an
-operator redrives or purges it. A finished dead letter is recorded as an ordinary acknowledgement by the group
-`OPERATORS` on the dead-letter topic.
+A dead letter is a message that a consumer group has failed to process. It stays open until an operator
+redrives or purges it. This is recorded as an acknowledgement by the group `OPERATORS` on the dead-letter
+topic.
 
-If a message is redriven to its original topic, it is delivered only to the group that failed to process it,
-because other groups have already received the message. If a message is redriven to another topic, it is
-delivered to all groups. A redriven message keeps its message id.
+A message redriven to its original topic is delivered only to the group that failed to process it. The other
+groups have already received it. A message redriven to another topic is delivered to all groups. A redriven
+message keeps its id.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ class DeadLetters:
     def move_message(
         self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
     ) -> int:
-        """Move a message to the dead-letter topic of a group.
+        """Move a message to a group's dead-letter topic, with its attempts and its first and last errors.
 
-        Return the offset up to which the log must be durable before the response is sent. The dead letter
-        includes the number of attempts, and the first and last errors.
+        Return the log offset that must be durable before the response is sent.
         """
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
@@ -88,10 +87,9 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return up to `count_max` open dead letters of a group, ordered from oldest to newest.
+        """Return up to `count_max` open dead letters of a group, oldest first.
 
-        The total size of the bodies in a page does not exceed `LOOK_BYTES_MAX` bytes unless the page contains
-        only one dead letter.
+        The bodies in a page have at most `LOOK_BYTES_MAX` bytes unless the page has only one dead letter.
         """
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
@@ -112,12 +110,12 @@ class DeadLetters:
         return DeadLetterPage(dead_letters, None)
 
     def group_names(self) -> list[str]:
-        """Return the names of all groups that have ever had dead letters, in no particular order."""
+        """Return the names of all groups that have ever had dead letters, in any order."""
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count_open(self, group: str) -> DeadLetterCount:
-        """Return the number of open dead letters of a group."""
+        """Count a group's open dead letters."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -126,11 +124,11 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
+        """Send a dead letter again to the topic `target`, or to its original topic if empty.
 
-        A message that is redriven to its original topic is delivered only to the group that failed to process
-        it. Return the offset up to which the log must be durable before the response is sent. Raise
-        `DiskFull`, `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
+        In its original topic, the message is delivered only to the group that failed to process it. Return
+        the log offset that must be durable before the response is sent. Raise `DiskFull`, `MessageNotFound`,
+        `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -150,19 +148,15 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Discard a dead letter.
+        """Discard a dead letter. Raise `MessageNotFound` if it is not open.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `MessageNotFound` if the dead letter is not open.
+        Return the log offset that must be durable before the response is sent.
         """
         key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return the queue and the record of a dead letter.
-
-        Raise `MessageNotFound` if the dead letter is not open.
-        """
+        """Return a dead letter's queue and record. Raise `MessageNotFound` if it is not open."""
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
@@ -177,11 +171,10 @@ class DeadLetters:
 
 
 def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return the number that determines the queue in which a copied message is stored.
+    """Return the number that determines the queue of a copied message.
 
-    The number is derived from the lite topic, the message group, or the queue offset of the message. Raise
-    `MessageTypeConflict` if a lite message is copied to a topic of another type, or if any other message is
-    copied to a LITE topic.
+    The number comes from the lite topic, the message group, or the queue offset. Raise `MessageTypeConflict`
+    if a lite message is copied to another type of topic, or any other message to a LITE topic.
     """
     lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
@@ -201,7 +194,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def copy_of(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a copy of a message for another topic, without the properties added by earlier deliveries."""
+    """Return a copy of a message for another topic, without properties from earlier deliveries."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

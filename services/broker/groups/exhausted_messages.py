@@ -1,33 +1,30 @@
-"""Moves messages with exhausted attempts to the dead-letter topic, without waiting for another receive.
+"""Moves messages that have no attempts left to the dead-letter topic.
 
-If exhausted messages were moved only by the next receive, a message that crashes its consumers might never
-reach the dead-letter topic, because crashed consumers send no receive requests. The move to the dead-letter
-topic is therefore triggered by the end of the last attempt:
+A message that crashes its consumers must reach the dead-letter topic even if no consumer sends another
+receive. The end of the last attempt therefore triggers the move:
 
     the last attempt's lease expires -----+
     the consumer reports a failure -------+
     a start finds no attempts left -------+--> `ExhaustedMessages` --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If a new policy that allows more attempts takes effect before the message is moved, the lease expires normally
-and the message is redelivered.
+If a new policy allows more attempts before the message is moved, the lease expires normally and the message
+is redelivered.
 
 Rules:
-- Every failed attempt except the last one is followed by a pause. The lease of the last attempt expires as
-  soon as the consumer reports the failure, or when a new policy makes the current attempt the last one.
-- The lease of the last attempt remains valid until the message is moved, so that a late acknowledgement is
-  accepted. The lease is ended and the message is moved in a single step, as when a consumer requests the
-  move.
-- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes of the log are unflushed, and the
-  next flush triggers the next tick. A tick also stops after it has fully read queue files with a total size
-  of `QUEUE_FILES_COMPARED_BYTES` bytes, and the next tick follows immediately.
-- A receive that encounters a message with no attempts left also moves the message (`receiving.py`).
+- A pause follows each failed attempt except the last one. The lease of the last attempt expires as soon as
+  the consumer reports the failure, or when a new policy makes the attempt the last one.
+- The lease of the last attempt stays valid until the message is moved, so a late acknowledgement is accepted.
+  One step ends the lease and moves the message.
+- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` log bytes are unflushed. The next flush
+  triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of whole queue
+  files, and the next tick follows immediately.
+- A receive that finds a message with no attempts left also moves it (`receiving.py`).
 
-Each queued message occupies one entry in memory until the message is moved. Cost: each message record is read
-once and appended once.
+Memory usage is one entry per queued message. Cost: each message is read once and appended once.
 
-Weak spot: an entry remains in the queue even if its message has since been acknowledged, moved, or delivered,
-or if the lease on the message has been renewed. Every entry is therefore checked again when it is processed.
+Weak spot: an entry stays queued even if its message is acknowledged, moved, or delivered, or if its lease is
+renewed. Each entry is therefore checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ USED_UP = "attempts used up"
 
 
 class ExhaustedMessages:
-    """The messages to be moved to the dead-letter topic, in the order in which they were found."""
+    """The messages to move to the dead-letter topic, in the order found."""
 
     def __init__(
         self,
@@ -67,32 +64,29 @@ class ExhaustedMessages:
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """The total size, in bytes, of the queue files that the current tick has read in full."""
+        """Total size in bytes of the queue files that this tick has read in full."""
 
     def has_more(self) -> bool:
-        """Return whether any queued messages can be moved to the dead letters now."""
+        """Return whether queued messages can be moved now."""
         return bool(self._last_leases or self._used_up) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue the message of a failed attempt if no further attempt is permitted.
-
-        Return whether the message was queued.
-        """
+        """Queue the message of a failed attempt if no attempts are left. Return whether it was queued."""
         is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
     def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
-        """Queue an unleased message if the current policy allows no more attempts."""
+        """Queue an unleased message if the policy allows no more attempts."""
         if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
-        """Queue all unleased messages that have no attempts left, for one group or for all groups.
+        """Queue all unleased messages with no attempts left, in one group or in all groups.
 
         If the policy now allows more attempts for a queued message, its lease expires normally at the next
-        tick, because the redelivery need not wait for a flush.
+        tick, because a redelivery need not wait for a flush.
         """
         self._used_up += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
@@ -107,9 +101,9 @@ class ExhaustedMessages:
                 self._leases.reschedule_expiry(generation)
 
     def move_queued(self, now_ms: int) -> list[str]:
-        """Move queued messages to the dead-letter topic, within the limits of a tick.
+        """Move queued messages to the dead-letter topic within the limits of a tick.
 
-        Return the topics of the messages that must be redelivered instead.
+        Return the topics of messages that must be redelivered instead.
         """
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._has_budget:
@@ -123,11 +117,11 @@ class ExhaustedMessages:
 
     @property
     def _has_budget(self) -> bool:
-        """Whether more messages may be moved within the limits of the current tick."""
+        """Whether this tick may move more messages."""
         return not self._store.has_flush_backlog and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _move_leased(self, generation: int, now_ms: int) -> str | None:
-        """End a lease and move its message, unless the lease has since been ended or renewed.
+        """End a lease and move its message, unless the lease has ended or been renewed.
 
         If the message must be redelivered instead, return its topic.
         """
@@ -145,12 +139,12 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a lease belongs to the last attempt permitted by the group's current policy."""
+        """Return whether a lease is the last attempt under the group's current policy."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Move an unleased message, unless it has since been delivered, finished, or moved."""
+        """Move an unleased message unless it was delivered, finished, or moved meanwhile."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.peek_in_flight(key).is_used_up(offset, attempts_max):
             return
@@ -165,7 +159,7 @@ class ExhaustedMessages:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return the record of a message, or None if the record has been deleted or damaged."""
+        """Return a message's record, or None if it is deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

@@ -1,8 +1,8 @@
-"""Implements group filters: a group receives every message that matches a filter of any of its clients.
+"""Group filters: a group receives every message that matches a filter of any of its clients.
 
-RocketMQ keeps a single filter per group and topic. If the clients of a group use different filters, messages
-are lost, because a message that does not match one client's filter counts as finished for the whole group. In
-Tidewheel, a message is skipped only if it matches no filter of the group:
+RocketMQ keeps a single filter per group and topic. If clients use different filters, messages are lost,
+because a message that fails one client's filter counts as finished for the whole group. Tidewheel skips a
+message only if it matches no filter of the group:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
@@ -13,29 +13,25 @@ Tidewheel, a message is skipped only if it matches no filter of the group:
     a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are reevaluated
 
 Rules
-1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so that they are available before
-   the first client request after a restart or a leader change.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all of the filters for a single
-   message may cost at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A new filter
-   that would exceed one of these limits is rejected. Two filters are equal if their texts are equal
-   (`consumequeue.filter.FilterText`).
-3. A filter that has not been used since startup is kept for an additional `FILTER_SETTINGS_MS`, because
-   clients may need this time to report their subscriptions.
-4. Idle time accumulates only while other filters of the group are in use. Each receive of the group advances
-   the clock of a `FilterSet` by at most `FILTER_STEP_MS`. If the group sends no receive requests, the clock
-   stops, so the first receive after a break does not cause the filters of other clients to be removed.
-5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
-   full cache sends no receive requests. A client is counted as a user of the filter in its latest receive.
-   Before its first receive after a restart or a leader change, a client is counted as a user of the filter in
-   its subscription (`GroupFilters.record_subscription`).
-6. If a recorded filter cannot be parsed by this version, it matches every message, so no message is lost.
+1. Filters are recorded (`TW_SYS_GROUP`, see `groups.py`), so they are known before the first client request
+   after a restart or leader change.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Their evaluation for one message cannot be
+   interrupted, so it may cost at most `FILTERS_WORK_MAX`. A new filter beyond these limits is rejected.
+   Filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
+3. A filter not used since startup is kept for an additional `FILTER_SETTINGS_MS`, so that clients can report
+   their subscriptions.
+4. Idle time passes only while the group receives. Each receive advances the clock of a `FilterSet` by at most
+   `FILTER_STEP_MS`. Otherwise, the first receive after a break would remove the filters of other clients.
+5. A filter is kept if one of its latest clients sends heartbeats, because a push consumer with a full cache
+   sends no receives. A client uses the filter of its latest receive. Until the first receive after a restart
+   or leader change, a client uses the filter of its subscription (`GroupFilters.record_subscription`).
+6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
-Only the filter texts are stored in the log. The clocks, clients, and filter bits are derived state and are
-not preserved across restarts.
+The log contains only the filter texts. Clocks, clients, and filter bits do not survive a restart.
 
-Memory usage is 1 KiB per group and topic, plus the filter texts, which occupy at most `FILTERS_BYTES_MAX` in
-total for all groups. Cost: a receive performs one identity test for its filter and marks the filter as used.
-Weak spot: a message that matches only an unused filter blocks its message group until the filter is removed.
+Memory usage is 1 KiB per group and topic, plus at most `FILTERS_BYTES_MAX` of filter texts for all groups.
+Cost: a receive performs one identity test and marks its filter as used. Weak spot: a message that matches
+only an unused filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -54,29 +50,29 @@ from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
 Use = tuple[str, str]
-"""The names of a group and a topic."""
+"""A (group, topic) pair of names."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownFilter:
     """A filter that a group uses on a topic.
 
-    `used_ms` is the time of the last use, according to the clock of the `FilterSet`.
+    `used_ms` is the last use by the clock of the `FilterSet`.
     """
 
     filter: Filter
     bit: int
     others: tuple[KnownFilter, ...] = ()
-    """The other filters of the group."""
+    """The group's other filters."""
     used_ms: int = 0
     is_used: bool = False
     """Whether a client has used the filter since startup."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The `FILTER_CLIENTS_MAX` most recent clients of this filter, ordered from oldest to newest."""
+    """The filter's `FILTER_CLIENTS_MAX` latest clients, oldest first."""
 
 
 class FilterSet:
-    """The filters of a group on a topic, with their derived state."""
+    """A group's filters on a topic, with derived state."""
 
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
@@ -85,14 +81,14 @@ class FilterSet:
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
-        """The hash codes of the tags that the filters may match, or None if all tags may match."""
+        """The hash codes of tags that may match, or None if all tags may match."""
         self.queue_ids: set[int] = set()
-        """The ids of the queues in which messages may have been set aside."""
+        """The ids of queues that may have set-aside messages."""
         self._latest: KnownFilter | None = None
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
     def find(self, wanted: Filter) -> KnownFilter | None:
-        """Return the group's filter with the same text as `wanted`, or None if there is no such filter."""
+        """Return the group's filter with the same text as `wanted`, or None."""
         latest = self._latest
         if latest is not None and latest.filter is wanted:
             return latest
@@ -102,14 +98,14 @@ class FilterSet:
         return latest
 
     def advance_clock(self, now_ms: int) -> None:
-        """Advance the clock of the filter set for a receive, even if the receive's filter is rejected."""
+        """Advance the clock for a receive, even if the receive's filter is rejected."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Record that a receive uses a filter, and return whether the client has switched to this filter."""
+        """Record that a receive uses a filter. Return whether the client has switched to it."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -121,7 +117,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of a filter, unless the client already counts as a user of any filter."""
+        """Add a client to a filter unless the client already uses any filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
@@ -130,7 +126,7 @@ class FilterSet:
     def idle_filters(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the filters that have become idle.
 
-        `alive_ms` maps each client id to the time of the client's last heartbeat.
+        `alive_ms` maps each client id to the time of its last heartbeat.
         """
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
@@ -157,30 +153,30 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return the filter set of a group on a topic. The set is created on first use."""
+        """Return a group's filter set on a topic. Create it on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
         return found
 
     def peek(self, group: str, topic: str) -> FilterSet:
-        """Return a read-only view of a group's filter set on a topic, without creating a new set."""
+        """Return a read-only view of a group's filter set on a topic."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of a group's filters on a topic, ordered from oldest to newest."""
+        """Return the texts of a group's filters on a topic, oldest first."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
-        """Return a (group, topic, filter texts) tuple for each group and topic with filters."""
+        """Return (group, topic, filter texts) for each group and topic with filters."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
     def mixed_groups(self) -> list[Use]:
-        """Return all (group, topic) pairs that have more than one filter."""
+        """Return the (group, topic) pairs with more than one filter."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
     def check_room(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if adding a filter would exceed a per-group limit or a global limit."""
+        """Raise `TooManyFilters` if a new filter would exceed a limit."""
         text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
@@ -199,7 +195,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if evaluating all filters of a group for a message would take too long."""
+        """Raise `TooManyFilters` if evaluating all of a group's filters would take too long."""
         others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -225,16 +221,16 @@ class GroupFilters:
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of the filter in its subscription until the client's first receive."""
+        """Count a client as a user of its subscription's filter until its first receive."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)
 
     def idle_filters(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
-        """Return the filters of a group on a topic that have become idle."""
+        """Return a group's idle filters on a topic."""
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter, and return the ids of the queues whose messages may need to be reevaluated."""
+        """Add a filter. Return the ids of queues with messages to reevaluate."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
             self._texts[group, topic] = texts | {text: None}  # A checkpoint may still use the old dict.
@@ -242,7 +238,7 @@ class GroupFilters:
         return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters, and return the ids of the queues whose messages may need to be reevaluated."""
+        """Remove filters. Return the ids of queues with messages to reevaluate."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -251,14 +247,14 @@ class GroupFilters:
         return self._rebuild_set(group, topic)
 
     def remove_group(self, group: str, topic: str) -> None:
-        """Remove the filters of a group on a topic, or on all topics if `topic` is empty."""
+        """Remove a group's filters on a topic, or on all topics if `topic` is empty."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
         for use in [one for one in self._sets if one[0] == group and topic in ("", one[1])]:
             del self._sets[use]
 
     def freeze(self) -> Any:
-        """Return the texts of all filters, which are the state to be stored in a snapshot."""
+        """Return the texts of all filters for a snapshot."""
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
@@ -268,9 +264,9 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild a filter set from the filter texts, but preserve its clock, use times, and clients.
+        """Rebuild a filter set from its texts. Keep the clock, the use times, and the clients.
 
-        Return the ids of the queues that may contain set-aside messages.
+        Return the ids of the queues that may have set-aside messages.
         """
         before = self._sets.pop((group, topic), None)
         if before is None:
@@ -286,10 +282,7 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter as text for display.
-
-    A long expression is truncated, and its CRC-32 is appended.
-    """
+    """Return a filter as display text. A long expression is truncated, and its CRC-32 is appended."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"

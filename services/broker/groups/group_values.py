@@ -1,4 +1,4 @@
-"""Defines the arguments and results of operations on consumer groups and dead letters."""
+"""Arguments and results of operations on consumer groups and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, StartPosition
 
 
 class GroupQueue(NamedTuple):
-    """The key that identifies a group's state on a queue."""
+    """The key of a group's state on a queue."""
 
     group: str
     topic: str
@@ -22,11 +22,11 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """A start position that applies to every queue of a topic.
+    """A start position for every queue of a topic.
 
-    Depending on `kind`, `at` is a store time (ms since 1970) or a queue offset. `places` maps (topic, queue
-    id) to the offset that corresponds to the store time, for queues that the caller has already searched.
-    Searching a queue requires about 20 reads.
+    Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. `places`
+    maps (topic, queue id) to the offset for the store time, for queues already searched. A search requires
+    about 20 reads.
     """
 
     kind: StartPosition = StartPosition.EARLIEST
@@ -36,12 +36,12 @@ class Start:
 
 @dataclass(slots=True, frozen=True)
 class GroupPolicy:
-    """The delivery policy of a group.
+    """A group's delivery policy.
 
-    `retry_after_ms` contains the pauses between attempts, in ms. The pauses are also sent to consumers.
-    `fifo_run_max` is the maximum number of consecutive messages of a message group that a single receive may
-    return. If `is_lite_exclusive` is set, only the client with the most recent subscription to a lite topic
-    receives the messages of the lite topic.
+    `retry_after_ms` contains the pauses between attempts in milliseconds, which are also sent to consumers.
+    `fifo_run_max` is the maximum number of consecutive messages of a message group in one receive. If
+    `is_lite_exclusive` is set, only the client with the latest subscription to a lite topic receives its
+    messages.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -53,7 +53,7 @@ class GroupPolicy:
 
 @dataclass(slots=True, frozen=True)
 class QueueView:
-    """The state of a group on a queue.
+    """A group's state on a queue.
 
     All messages below `committed_offset` are finished, and no message at or above `next_offset` has been
     delivered. `done_above` is the number of finished messages between the two offsets. The queue contains the
@@ -76,7 +76,7 @@ class QueueView:
 
     @property
     def lag(self) -> int:
-        """The number of unfinished messages in the queue."""
+        """Number of unfinished messages."""
         return self.end_offset - self.committed_offset - self.done_above
 
 
@@ -84,8 +84,8 @@ class QueueView:
 class FilterView:
     """A filter that a group uses on a topic.
 
-    `clients` contains the ids of the filter's most recent clients, and `waiting` is the number of messages
-    that are set aside for the filter. A message that matches several filters is counted for each of them.
+    `clients` contains the ids of the filter's latest clients. `waiting` is the number of messages set aside
+    for the filter. A message that matches several filters counts for each of them.
     """
 
     topic: str
@@ -96,7 +96,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """The number of messages that a group lost to retention, and the time of the last loss."""
+    """The number of messages that a group lost to retention, and when it last lost one."""
 
     topic: str
     count: int
@@ -105,7 +105,7 @@ class MissedView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """A view of a consumer group, with its policy, queue positions, filters, and missed messages."""
+    """A consumer group's policy, queue positions, filters, and missed messages."""
 
     name: str
     policy: GroupPolicy
@@ -116,7 +116,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """The position of a group in a queue before and after a reset."""
+    """A group's position in a queue before and after a reset."""
 
     topic: str
     queue_id: int
@@ -128,7 +128,7 @@ class Move:
 
 @dataclass(slots=True, frozen=True)
 class Reset:
-    """The position changes made by a reset. In a dry run, `durable_at` is 0."""
+    """The position changes of a reset. In a dry run, `durable_at` is 0."""
 
     moves: list[Move]
     durable_at: int
@@ -136,19 +136,19 @@ class Reset:
 
 @dataclass(slots=True, frozen=True)
 class ReceivedMessages:
-    """The messages leased by a receive, which may be delivered once the log is durable up to `durable_at`.
+    """The messages leased by a receive.
 
-    The messages may be delivered once the log is durable up to `durable_at`. If `is_unfinished` is set, the
-    receive has reached a limit, and more messages may be available. If `has_set_aside` is set, the receive
-    has set messages aside for other filters of the group. If `has_read_damage` is set, the receive has read a
-    damaged queue file. An immediate retry makes progress, because the file is not read again.
+    They may be delivered once the log is durable up to `durable_at`. If `is_unfinished` is set, the receive
+    has reached a limit, and more messages may be available. If `has_set_aside` is set, the receive has set
+    messages aside for the group's other filters. If `has_read_damage` is set, it has read a damaged queue
+    file. An immediate retry then makes progress, because the file is not read again.
     """
 
     deliveries: list[Delivery]
     durable_at: int
     is_unfinished: bool
     work: int
-    """The amount of work done, in units of `limits.WORK_NS`."""
+    """Amount of work done, in units of `limits.WORK_NS`."""
     has_set_aside: bool = False
     has_read_damage: bool = False
 
@@ -157,7 +157,7 @@ class ReceivedMessages:
 class DeadLetter:
     """A message that a group has failed to process.
 
-    Each error has the form "<ms since 1970> <description>", or is empty if the error is unknown.
+    Each error has the form "<ms since 1970> <description>", or is empty if unknown.
     """
 
     queue_offset: int
@@ -172,7 +172,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """The number of open dead letters of a group, and the end offset of the dead-letter topic."""
+    """A group's number of open dead letters, and the end offset of its dead-letter topic."""
 
     group: str
     count: int
@@ -181,10 +181,7 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """A page of dead letters, ordered from oldest to newest.
-
-    `after` is the cursor for the next page, or None if this page is the last page.
-    """
+    """A page of dead letters, oldest first. `after` is the next cursor, or None on the last page."""
 
     dead_letters: list[DeadLetter]
     after: int | None

@@ -1,4 +1,4 @@
-"""Provides views of consumer groups and their positions, and operations for managing groups."""
+"""Views of consumer groups and their positions, and operations to manage groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """Provides views of consumer groups, and the group operations that are available to operators."""
+    """Views of consumer groups, and the group operations for operators."""
 
     def __init__(
         self,
@@ -49,25 +49,22 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def view_all(self) -> list[GroupView]:
-        """Return the views of all groups, sorted by name. The views do not include filters."""
+        """Return views of all groups without filters, sorted by name."""
         return [self._view(name) for name in self._groups.names()]
 
     def view_group(self, name: str) -> GroupView:
-        """Return the view of a group. Raise `GroupNotFound` if the group does not exist."""
+        """Return a view of a group. Raise `GroupNotFound` if the group does not exist."""
         self._check_known(name)
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield a view of each queue of a group.
-
-        The views are generated one at a time, so that the caller can pause between queues.
-        """
+        """Yield a view of each queue of a group. The caller can pause between queues."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assemble_view(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group view that is assembled from the queue views returned by `queues_of`.
+        """Return a group view from the queue views of `queues_of`.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -75,23 +72,23 @@ class GroupViews:
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield a (group, filter) pair for each filter of a group that uses several filters on the topic."""
+        """Yield (group, filter) for each filter of a group with several filters on the topic."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return the number of messages leased to each client of a group, keyed by client id."""
+        """Return the number of messages leased to each client of a group, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Create a group that receives `topic` from a start position, or no topics if `topic` is empty.
+        """Create a group that receives `topic` from a start position. `topic` may be empty.
 
-        Return the offset up to which the log must be durable before the response is sent. If `topic` is empty
-        and the group already exists with the same policy, the call has no effect. Raise `GroupExists`,
-        `TopicNotFound`, `IllegalGroup`, or `ClientMistake` before anything is changed.
+        Return the log offset that must be durable before the response is sent. If `topic` is empty and the
+        group exists with the same policy, do nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup`,
+        or `ClientMistake` before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -111,10 +108,10 @@ class GroupViews:
         return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group.
+        """Set a group's delivery policy.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `IllegalGroup` if the group name is illegal, or `ClientMistake` if the policy is illegal.
+        Return the log offset that must be durable before the response is sent. Raise `IllegalGroup` for an
+        illegal group name, or `ClientMistake` for an illegal policy.
         """
         check_group_name(name)
         _check_policy(policy)
@@ -124,10 +121,10 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
+        """Remove a group from `topic`. If `topic` is empty, remove the group and its policy.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `GroupNotFound` if the group does not exist.
+        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound` if the
+        group does not exist.
         """
         self._check_known(name)
         for one in self._topics_of(name, topic):
@@ -187,7 +184,7 @@ class GroupViews:
         return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
-        """Return the filters of a group on a topic, ordered from oldest to newest."""
+        """Return a group's filters on a topic, oldest first."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.peek(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
@@ -211,10 +208,9 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return the store time of a group's next message, or None if there is no next message.
+        """Return the store time of a group's next message, or None if there is none.
 
-        None is also returned if the queue is damaged, so that the views and metrics of other queues remain
-        available.
+        Also return None if the queue is damaged, so that other queues stay visible.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
@@ -234,7 +230,7 @@ class GroupViews:
         ]
 
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
-        """Return the queue offset that corresponds to a start position."""
+        """Return the queue offset for a start position."""
         if start.kind is StartPosition.TIME:
             found = start.places.get((topic, queue_id))
             if found is None:

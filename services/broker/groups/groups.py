@@ -1,7 +1,7 @@
-"""Manages consumer groups, together with their subscriptions, policies, queue positions, and records.
+"""Consumer groups, with their subscriptions, policies, queue positions, and records.
 
-A group is created by its first receive or when its first policy is set. The body of a `TW_SYS_GROUP` record
-is a JSON object in one of the following forms:
+The first receive or the first policy creates a group. The body of a `TW_SYS_GROUP` record is a JSON object in
+one of these forms:
 
     {"group", "topic"}                the group receives the topic from its earliest message onward
     {"group", "topic", "positions"}   the group continues at these offsets ({queue id: offset}); leases end
@@ -12,23 +12,21 @@ is a JSON object in one of the following forms:
     {"group", "topic", "forgotten"}   the group no longer uses these filters: [[type, expression], ...]
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
-If the beginning of the log has been deleted before a group first receives a topic, the record also contains
-"log_offset", the first offset of the log. Messages below "log_offset" do not count as missed by the group,
-even in a queue that has a damaged file and therefore an unknown first offset. Weak spot: if more of the log
-is deleted before the damaged queue is rebuilt, all deleted messages of the queue count as missed.
+If the log no longer begins at 0 when a group joins a topic, the record also contains "log_offset", the first
+log offset. Messages below it do not count as missed, even in a queue with a damaged file and thus an unknown
+first offset. Weak spot: if more of the log is deleted before that queue is rebuilt, all deleted messages of
+the queue count as missed.
 
-Every change to a group's offsets on a queue (`consumequeue.offsets`) is recorded in the log. The group's
-in-flight messages on the queue (`consumequeue.in_flight`) are derived from these offsets on first use.
-Changes to messages or leases are applied immediately, and are collected in an open record (`open_records.py`)
-until the next flush.
+The log records every change to a group's offsets on a queue (`consumequeue.offsets`). The in-flight messages
+(`consumequeue.in_flight`) are derived from these offsets on first use. Changes to messages and leases apply
+immediately, and an open record collects them until the next flush (`open_records.py`).
 
-The following invariants apply to a group on a queue. All messages below the committed offset are finished.
-The committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
+These invariants hold for a group on a queue. All messages below the committed offset are finished. The
+committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
 
-The state of a lease is stored in `InFlight`, in `Leases`, which sets the expiry timer, and, if the lease is
-recorded, in `GroupOffsets`. Leases are created, replaced, and ended only by methods of `Groups`, each of
-which updates the lease state in all of these places. Finishing or removing a message also ends the lease on
-the message.
+A lease is stored in `InFlight`, in `Leases` (with its expiry timer), and, if recorded, in `GroupOffsets`.
+Only methods of `Groups` create, replace, and end leases, and they update all of these places. Finishing or
+removing a message also ends its lease.
 """
 
 from __future__ import annotations
@@ -74,43 +72,43 @@ from services.broker.spine.store import Store
 
 
 class Groups:
-    """All groups, with their finished messages and their in-flight messages."""
+    """All groups, with their finished and in-flight messages."""
 
     def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """The groups of each topic, with the first log offset when the group joined (0 if unknown)."""
+        """Each topic's groups, with the first log offset when the group joined (0 if unknown)."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
         """The topics whose groups have changed since the last checkpoint."""
         self._topics_of: dict[str, dict[str, None]] = {}
-        """The topics that each group receives, which is the inverse of `_members`."""
+        """The topics of each group. The inverse of `_members`."""
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """The leases created by the current receive, or None if no receive is running."""
+        """The current receive's leases, or None if no receive is running."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
         """The topics with newly available messages.
 
-        The topics are cleared when waiting receives are notified.
+        Cleared when waiting receives are notified.
         """
         self.forgotten: list[str] = []
-        """Notices about removed filters, which are later written to the server log."""
+        """Notices about removed filters for the server log."""
 
     def names(self) -> list[str]:
-        """Return the names of all groups that receive a topic or have a policy, in alphabetical order."""
+        """Return the names of all groups in alphabetical order."""
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> Set[str]:
-        """Return the names of all groups in no particular order."""
+        """Return the names of all groups in any order."""
         return self._topics_of.keys() | self._policies.keys()
 
     def is_known(self, group: str) -> bool:
@@ -118,7 +116,7 @@ class Groups:
         return group in self._topics_of or group in self._policies
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group receives, in alphabetical order."""
+        """Return a group's topics in alphabetical order."""
         return sorted(self._topics_of.get(group, ()))
 
     def is_subscribed(self, group: str, topic: str) -> bool:
@@ -126,15 +124,14 @@ class Groups:
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
-        """Return the delivery policy of a group."""
+        """Return a group's delivery policy."""
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        Queues that are not in `positions` start at the earliest message. Return the offset up to which the
-        log must be durable before the response is sent. Raise `TooManyGroups` if the limit on subscriptions
-        is reached.
+        Other queues start at the earliest message. Return the log offset that must be durable before the
+        response is sent. Raise `TooManyGroups` if the subscription limit is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -143,11 +140,11 @@ class Groups:
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
-        """Record that a client of a group uses a filter on a topic that the group receives.
+        """Record that a group's client uses a filter on a topic.
 
-        The result consists of the group's filters, the filter in use, a log offset, and whether the filters
-        of the client or of the group have changed. The log must be durable up to this offset before the
-        response is sent. Raise `TooManyFilters` if a new filter would exceed a limit.
+        Return the group's filters, the filter in use, the log offset that must be durable before the response
+        is sent, and whether the filters of the client or group have changed. Raise `TooManyFilters` if a new
+        filter would exceed a limit.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)
@@ -180,7 +177,7 @@ class Groups:
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
-        """Return the number of messages that are set aside for each filter that a group uses on a topic."""
+        """Count the messages set aside for each of a group's filters on a topic."""
         filters, counts = self.filters.peek(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
@@ -192,12 +189,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set the candidate message aside for the group's filters whose bits are set in `wanted_by`."""
+        """Set the candidate message aside for the group's filters in the bit mask `wanted_by`."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the unleased messages that have no attempts left, for one group or for all groups."""
+        """Yield unleased messages with no attempts left, in one group or in all groups."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -205,26 +202,25 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group.
+        """Set a group's delivery policy. Raise `TooManyGroups` if too many groups have a policy.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `TooManyGroups` if too many groups have a policy.
+        Return the log offset that must be durable before the response is sent.
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to new offsets and end its leases.
+        """Move a group to new offsets, and end its leases.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Reopen the messages at `offsets`, which must be in ascending order.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
@@ -234,37 +230,37 @@ class Groups:
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Return the offset below which a group has finished all messages in a queue."""
+        """Return the offset below which a group has finished all messages of a queue."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest committed offset of all groups on a queue, or None if the topic has no groups."""
+        """Return the lowest committed offset on a queue, or None if the topic has no groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Remove a group from `topic`, or, if `topic` is empty, remove the group and its policy entirely.
+        """Remove a group from `topic`. If `topic` is empty, remove the group and its policy.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's in-flight state on a queue. The state is created on first use."""
+        """Return a group's in-flight state on a queue. Create it on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
     def peek_in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a read-only view of a group's in-flight state on a queue, without creating a new state."""
+        """Return a read-only view of a group's in-flight state on a queue."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """Finish messages that were acknowledged or moved to the dead-letter topic, and end their leases.
+        """Finish acknowledged or dead-lettered messages, and end their leases.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -279,10 +275,9 @@ class Groups:
         return self.open_records.durable_at
 
     def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish the fresh messages from the candidate `first` up to but not including `end`.
+        """Finish fresh messages from the candidate `first` to before `end` without delivering them.
 
-        The messages are not delivered. The range must not include a gap, because only `skip_gap` reports
-        gaps.
+        The range must not include a gap, because only `skip_gap` reports gaps.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -293,9 +288,9 @@ class Groups:
         self.open_records.add_skipped(key, first, end, now_ms)
 
     def skip_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Report the gap at the candidate offset, and finish the candidate and all fresh offsets in the gap.
+        """Report the gap at the candidate offset, and finish its fresh offsets.
 
-        Gaps are skipped only by this method, so every skipped gap is reported. Raise `StoreDamaged`.
+        Only this method skips gaps, so every skipped gap is reported. Raise `StoreDamaged`.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -305,7 +300,7 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive at the end of the `with` block, to set their timers in one call."""
+        """Begin all leases of a receive at the end of the block, to set their timers in one call."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
@@ -318,10 +313,10 @@ class Groups:
     def lease(
         self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
-        """Lease the candidate, or, if `is_found` is set, a message found through its lite topic.
+        """Lease the candidate, or a message found through its lite topic if `is_found` is set.
 
-        Return the offset up to which the log must be durable before the response is sent, or 0 if the lease
-        is not recorded. This method must be called within a `leasing` block.
+        Return the log offset that must be durable before the response is sent, or 0 if the lease is not
+        recorded. Call this method within a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -331,8 +326,7 @@ class Groups:
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
         """Lease a contiguous run of fresh messages that begins at the candidate.
 
-        None of the messages may belong to a message group. This method must be called within a `leasing`
-        block.
+        No message may belong to a message group. Call this method within a `leasing` block.
         """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
@@ -341,7 +335,7 @@ class Groups:
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
         """Replace the lease on a message.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
@@ -349,9 +343,9 @@ class Groups:
         return self.record_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Record a valid lease, so that it is restored after a restart.
+        """Record a valid lease, so that a restart restores it.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         entry = LeaseEntry(
             Kind.LEASED,
@@ -373,9 +367,9 @@ class Groups:
         return self.open_records.durable_at
 
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """End the lease on a message that has not been acknowledged.
+        """End the lease on an unacknowledged message.
 
-        The end of the lease is recorded if the attempt counts or if the lease itself is recorded.
+        The end is recorded if the attempt counts or if the lease is recorded.
         """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -387,7 +381,7 @@ class Groups:
         self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
-        """Apply a change to the finished messages, leases, topics, filters, or policy of a group."""
+        """Apply a change to a group's finished messages, leases, topics, filters, or policy."""
         match fact:
             case Finished(group, topic, queue_id, ranges):
                 offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
@@ -428,14 +422,14 @@ class Groups:
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def all_in_flight(self) -> list[InFlight]:
-        """Return all existing in-flight states, one for each group and queue."""
+        """Return all in-flight states, one per group and queue."""
         return list(self._in_flight.values())
 
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return the number of messages that each group misses when the first offsets of queues advance.
+        """Count the messages that each group misses when first offsets of queues advance.
 
-        `rises` contains a (topic, queue id, first offset, new first offset) tuple for each queue. A group
-        that joined when the log began at `log_offset` or later misses no messages.
+        `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
+        when the log began at or after `log_offset` misses none.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -452,7 +446,7 @@ class Groups:
     def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Advance all groups to the new first offsets of their queues.
 
-        `minimums` contains a (topic, queue id, new first offset) tuple for each queue.
+        `minimums` contains (topic, queue id, new first offset) for each queue.
         """
         for key, min_offset in self._new_first_offsets(minimums):
             self._offsets_to_change(key).skip_to(min_offset)
@@ -469,15 +463,15 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receiving_keys(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the keys for a queue of a topic, one key for each group that receives the topic."""
+        """Return the keys of all groups on a queue."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the names of the groups that receive a topic, in no particular order."""
+        """Return the names of a topic's groups in any order."""
         return [*self._members.get(topic, ())]
 
     def unfinished_count(self, key: GroupQueue, first: int, end: int) -> int:
-        """Return the number of unfinished messages of a group from `first` up to but not including `end`."""
+        """Return a group's number of unfinished messages from `first` to before `end`."""
         offsets = self._offsets.get(key)
         return end - first if offsets is None else offsets.open_count(first, end)
 
@@ -486,7 +480,7 @@ class Groups:
         return len(self._members.get(topic, ()))
 
     def next_log_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
-        """Return the log offset of a group's next message, or -1 if there is no next message.
+        """Return the log offset of a group's next message, or -1 if there is none.
 
         Return `unknown_offset` if the queue file is damaged.
         """
@@ -498,16 +492,13 @@ class Groups:
         return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Yield a (key, queue, committed offset) tuple for each queue of each group."""
+        """Yield (key, queue, committed offset) for each queue of each group."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for key in self.receiving_keys(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the state to be stored in a snapshot.
-
-        The state consists of topic members, policies, filters, missed messages, and offsets.
-        """
+        """Return the topic members, policies, filters, missed messages, and offsets for a snapshot."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -535,14 +526,14 @@ class Groups:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
     def leased_counts(self) -> dict[tuple[str, str], int]:
-        """Return the number of leased messages for each (topic, group) pair."""
+        """Return the number of leased messages for each (topic, group)."""
         counts: Counter[tuple[str, str]] = Counter()
         for key, flight in self._in_flight.items():
             counts[key.topic, key.group] += flight.leased_count
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """Return the total number of unfinished messages in all queues for each (topic, group) pair."""
+        """Return the number of unfinished messages for each (topic, group)."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -558,7 +549,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return a group's offsets on a queue for modification, creating them on first use."""
+        """Return a group's offsets on a queue for modification. Create them on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -572,12 +563,12 @@ class Groups:
     def _write(self, fact: OfGroup, now_ms: int) -> int:
         """Append a group record.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the frozen group lists of topics that have changed since the last checkpoint."""
+        """Update the frozen group lists of changed topics."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -603,7 +594,7 @@ class Groups:
                 self.woken[topic] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        """Remove a group from a topic, or remove the group entirely if `topic` is empty."""
+        """Remove a group from a topic, or entirely if `topic` is empty."""
         self.filters.remove_group(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
@@ -622,13 +613,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove a group's in-flight state on a queue, and end the group's leases on the queue."""
+        """Remove a group's in-flight state on a queue, and end its leases there."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the current snapshot value of the offsets, or None if the offsets have never changed."""
+    """Return the offsets' snapshot value, or None if they have never changed."""
     return offsets.taken() or None
 
 

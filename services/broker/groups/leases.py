@@ -1,35 +1,31 @@
-"""Manages leases. A lease assigns a message to a consumer for a limited time.
+"""Leases. A lease assigns a message to a consumer for a limited time.
 
     receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
                                         +--------+           --> released, undelivered: no attempt
                           renewed by heartbeats of its client, or set to another time by its consumer
 
-A lease is identified by its generation, so an old receipt handle does not match a later lease on the same
-message. Most leases exist only in memory, and their unacknowledged messages are redelivered after a restart.
-Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at
-startup.
+The generation identifies a lease, so an old receipt handle does not match a later lease on the same message.
+Most leases exist only in memory, and their messages are redelivered after a restart. Leases on messages of a
+message group are recorded (`commitlog.facts.lease_records`) and restored at startup.
 
-The generation counter is initialized from the startup time, so that new generations exceed the generations of
-earlier broker runs. If the clock stopped, or if the node was a follower for a long time, the generations of
-two broker runs may overlap. The receipt handles still differ in this case, because they also contain the
-message offset, the times, and the epoch.
+The generation counter starts from the startup time, so new generations exceed those of earlier broker runs.
+If the clock stopped, or if the node was a follower for a long time, generations may overlap. Receipt handles
+still differ, because they also contain the message offset, the times, and the epoch.
 
-When a new leader takes over, it extends all leases that would end before their consumers can acknowledge the
-messages. Each extension is recorded, and a later takeover does not extend the same lease again unless a
-heartbeat of the consumer has been recorded in the meantime.
+A new leader extends all leases that would end before their consumers can acknowledge. Each extension is
+recorded. A later takeover does not extend the same lease again unless a consumer heartbeat has been recorded
+since.
 
-Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor
-extend leases.
+Leases run in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor extend them.
 
-Leases are created, replaced, and ended only by `Groups`, because parts of their state are stored in
-`InFlight` and `GroupOffsets`. All other callers only look up leases in `Leases` or change their end times.
+Only `Groups` creates, replaces, and ends leases, because `InFlight` and `GroupOffsets` store parts of their
+state. All other callers only look up leases or change their end times.
 
-Cost: each lease requires one object, one dict entry in `Leases`, one dict entry in `InFlight`, and one timer
-in the timing wheel.
+Cost: one object, one dict entry each in `Leases` and `InFlight`, and one timing wheel timer per lease.
 
-Weak spot: the expiry of a lease is not rescheduled automatically after its timer has fired. Either
-`Receiving.expire_lease` ends the lease, or the lease ends when its message is moved to the dead-letter topic
+Weak spot: the expiry of a lease is not rescheduled after its timer has fired. Either
+`MessageReceiver.expire_lease` ends the lease, or it ends when its message is moved to the dead-letter topic
 (`exhausted_messages.py`).
 """
 
@@ -49,11 +45,11 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""The maximum number of leases per ms for which generations are unique across restarts."""
+"""Maximum leases per millisecond with generations that are unique across restarts."""
 
 
 class Leases:
-    """All valid leases of a broker. The generation counter is initialized from the startup time `now_ms`."""
+    """All valid leases of a broker. `now_ms` is the startup time."""
 
     def __init__(
         self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
@@ -65,10 +61,10 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
-        """Initialize the generation counter to a value above the generations of all earlier broker runs.
+        """Set the generation counter above the generations of all earlier broker runs.
 
-        After the clock has been set back, store times do not advance until the clock has caught up. If
-        several runs start with the same store time, their first generations are therefore chosen far apart.
+        If the clock was set back, store times do not advance until it has caught up. Several runs may then
+        start with the same store time, so their first generations are far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -80,9 +76,9 @@ class Leases:
         return self._generation
 
     def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
-        """Begin one or more leases that end at the same time and belong to the same client.
+        """Begin one or more leases of the same client with the same end time.
 
-        Leases with a `client_id` remain valid as long as the client sends heartbeats.
+        Leases with a `client_id` stay valid while the client sends heartbeats.
         """
         count, (_, first) = len(self._leases) + len(leases), leases[0]
         generations = [lease.generation for _, lease in leases]
@@ -100,13 +96,12 @@ class Leases:
         renewed_until_ms: int,
         until_ms: int = 0,
     ) -> None:
-        """Restore a recorded lease after a restart, and extend the lease until its consumer can renew it.
+        """Restore a recorded lease, and extend it until its consumer can renew it.
 
-        All times, including the recorded end of the lease, are broker times, because elapsed time does not
-        survive a restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. If
-        the lease was extended by an earlier takeover, it keeps its recorded end. If each takeover extended
-        the lease again, the lease of a lost consumer would remain valid as long as the leader changed more
-        often than once every 30 s.
+        All times are broker times, including the recorded end, because elapsed time does not survive a
+        restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. A lease
+        extended by an earlier takeover keeps its recorded end. Otherwise, the lease of a lost consumer would
+        never end if the leader changed more often than every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
@@ -123,15 +118,15 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases that a receive with the same attempt id obtained before a restart.
+        """Return the valid leases that a receive with this attempt id obtained before a restart.
 
-        The leases are returned only once.
+        They are returned only once.
         """
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find_lease(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease with a given generation, or None if the lease is no longer valid."""
+        """Return the lease with this generation, or None if it is no longer valid."""
         return self._leases.get(generation)
 
     def all_leases(self) -> Collection[tuple[GroupQueue, Lease]]:
@@ -139,7 +134,7 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End the pause after a failed attempt by making the lease expire at the next tick."""
+        """End the pause after a failed attempt. The lease expires at the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.to_elapsed_time(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
@@ -158,7 +153,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """End leases, and mark the lite topics of their messages as ready."""
+        """End leases, and mark their lite topics as ready."""
         ended: list[int] = []
         for lease in leases:
             key, standing = self._leases.pop(lease.generation)
@@ -181,10 +176,9 @@ class Leases:
         return lease.visible_ms <= self.clock.to_elapsed_time(now_ms)
 
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
-        """Set the end of a client's auto-renewed leases to `until_ms`, subject to the maximum lease time.
+        """Extend a client's auto-renewed leases to `until_ms`, up to the maximum lease time.
 
-        Return the renewed leases that a takeover had extended. The next takeover may extend these leases
-        again.
+        Return the renewed leases that a takeover had extended. The next takeover may extend them again.
         """
         self._set_client_end(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
@@ -194,7 +188,7 @@ class Leases:
         return heard
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
-        """Make all auto-renewed leases of a lost client expire at the next tick."""
+        """Make a lost client's auto-renewed leases expire at the next tick."""
         self._set_client_end(client_id, now_ms, is_gone=True)
 
     def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
@@ -207,7 +201,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a restored lease to `until_ms`, and, if it is auto-renewed, at least to `renewed_until_ms`."""
+    """Extend a restored lease to `until_ms`, and an auto-renewed one at least to `renewed_until_ms`."""
     _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -216,17 +210,17 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _shorten_if_clock_ahead(lease: Lease, now_ms: int) -> None:
-    """Shorten a restored lease if its start time is later than the current time.
+    """Shorten a restored lease that starts in the future.
 
-    `leased_ms` is part of the receipt handle and is therefore not changed. The end of an auto-renewed lease
-    is computed by the caller.
+    `leased_ms` is part of the receipt handle and stays unchanged. The caller computes the end of an
+    auto-renewed lease.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """Return the failure of an attempt whose lease has expired, or None if the attempt does not count."""
+    """Return the failure of an expired lease, or None if the attempt does not count."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED

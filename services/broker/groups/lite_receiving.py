@@ -1,16 +1,14 @@
-"""Implements receives from LITE topics. A receive returns messages of the client's subscribed lite topics.
+"""Receives from LITE topics. A receive returns messages of the client's subscribed lite topics.
 
-Within a consumer group, a lite topic is ordered like a message group: only one message, or a run of messages
-up to the limit of the policy, is leased at a time. The messages of a lite topic may be received by any of its
-subscribers. Messages of a lite topic are not parked, because the next message can be found in the index. If a
-client has sent no subscription since the broker started, its receives neither return nor skip any messages.
+Within a consumer group, a lite topic is ordered like a message group. Only one message, or a run of messages
+up to the policy's limit, is leased at a time. Any subscriber may receive the messages. Messages are not
+parked, because the index finds the next one. If a client has sent no subscription since the broker started,
+its receives neither return nor skip messages.
 
-Cost: a receive performs one binary search for each ready lite topic
-(`services.broker.groups.lite_subscriptions`).
+Cost: one binary search per ready lite topic (`services.broker.groups.lite_subscriptions`).
 
 Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
-`Leases.end` does. If the lite topic is not marked as ready, the message is not delivered until another
-message arrives in the lite topic.
+`Leases.end` does. Otherwise, the message is not delivered until another one arrives in the lite topic.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
 
 _UNCODED = 0
-"""The code assigned to gaps and to records without a lite topic."""
+"""The code of gaps and of records without a lite topic."""
 
 
 class LiteMessageReceiver:
-    """Implements the scan for messages of lite topics during a receive."""
+    """Scans lite topics for messages during a receive."""
 
     def __init__(
         self,
@@ -59,7 +57,7 @@ class LiteMessageReceiver:
         """Lease messages from the client's ready lite topics.
 
         Raise `StoreDamaged` if a queue is damaged and no message was leased. A lite topic in a damaged queue
-        remains ready.
+        stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.record_heartbeat(subscriber, state.now_ms)
@@ -84,7 +82,7 @@ class LiteMessageReceiver:
     def _lease_from(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease messages from a lite topic. Return whether the lite topic must remain ready."""
+        """Lease messages from a lite topic. Return whether the lite topic must stay ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # Trimmed index entries may be needed after a reset.
@@ -113,9 +111,9 @@ class LiteMessageReceiver:
     def _skip_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Skip records without a lite topic, and report and skip gaps left by damage.
+        """Skip records without a lite topic, and report and skip gaps.
 
-        The skipped records count toward the scan limit of the receive.
+        Skipped records count toward the receive's scan limit.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
@@ -130,10 +128,9 @@ class LiteMessageReceiver:
     def _lease_message(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset`, unless it was deleted, matches no filter, or has no attempts left.
+        """Lease the message at `offset` unless it is deleted, filtered out, or has no attempts left.
 
-        Return False if the message matches only other filters of the group, because such a message blocks the
-        lite topic.
+        Return False if only other filters of the group match. Such a message blocks the lite topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -157,7 +154,7 @@ class LiteMessageReceiver:
 
 
 def next_open_offset(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the offset of the first unfinished message of a lite topic at or after `offset`, or None."""
+    """Return the offset of a lite topic's first unfinished message from `offset` on, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

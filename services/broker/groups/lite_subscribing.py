@@ -1,21 +1,18 @@
-"""Implements client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
+"""Client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
 
-When a client subscribes to a lite topic, the client's group is also subscribed to the LITE topic. A
-subscription may specify a new position for the group in the added lite topics (`LiteStart`). If no position
-is specified, an existing group keeps its position, and a new group begins at the configured start position. A
-move to a later position acknowledges the skipped messages, and a move to an earlier position appends a record
-that lists the reopened messages.
+Subscribing to a lite topic also subscribes the client's group to the LITE topic. A subscription may specify a
+new position for the group in the added lite topics (`LiteStart`). Without one, an existing group keeps its
+position, and a new group begins at the configured start. Moving forward acknowledges the skipped messages.
+Moving back appends a record that lists the reopened messages.
 
-A TAIL position is specified as a number of messages before the group's position, as in RocketMQ. An OFFSET
-position is specified as a queue offset, which consumers can read from delivered messages.
+A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
+queue offset, which consumers can read from delivered messages.
 
-Cost: a start position other than LAST requires a scan of all messages in the lite topic. The move writes one
-record that lists the reopened messages, and one range for each skipped message. At most `LITE_MOVED_MAX`
-messages may be reopened and skipped.
+Cost: a start position other than LAST scans all messages of the lite topic. It writes one record for the
+reopened messages and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
 
-Weak spot: the position belongs to the group rather than to the client. A client that subscribes with a
-position changes the position of its entire group in the lite topic, and ends all leases of the group on
-messages of the lite topic.
+Weak spot: the position belongs to the group, not the client. A client that subscribes with a position moves
+its whole group in the lite topic, and ends the group's leases there.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ from tidewheel.errors import ClientMistake
 
 
 class LiteStartPosition(Enum):
-    """The kinds of start positions that a group may have in a lite topic."""
+    """The kinds of start positions in a lite topic."""
 
     LAST = "last"
     MIN = "min"
@@ -59,7 +56,7 @@ class LiteStartPosition(Enum):
 class LiteStart:
     """A start position in a lite topic.
 
-    Depending on `kind`, `at` is a queue offset, a number of messages, or a store time in ms.
+    Depending on `kind`, `at` is a queue offset, a number of messages, or a store time in milliseconds.
     """
 
     kind: LiteStartPosition = LiteStartPosition.LAST
@@ -70,7 +67,7 @@ class LiteStart:
 class SubscriptionResult:
     """The result of a subscription change.
 
-    `lost` contains a (client id, lite topic) pair for each lite topic that a client has lost.
+    `lost` contains (client id, lite topic) for each lite topic that a client has lost.
     """
 
     lost: list[tuple[str, str]]
@@ -78,7 +75,7 @@ class SubscriptionResult:
 
 
 class LiteSubscribing:
-    """Implements the operations on lite topic subscriptions, and notifies subscribers."""
+    """Operations on lite topic subscriptions."""
 
     def __init__(
         self,
@@ -97,9 +94,8 @@ class LiteSubscribing:
     ) -> SubscriptionResult:
         """Add lite topics to a subscription.
 
-        In an exclusive group, the lite topics are removed from the subscriptions of other clients. Raise
-        `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`,
-        `TooManyLiteSubscriptions`, or `ClientMistake`.
+        In an exclusive group, other clients lose these lite topics. Raise `TopicNotFound`, `IllegalGroup`,
+        `MessageTypeConflict`, `IllegalLiteTopic`, `TooManyLiteSubscriptions`, or `ClientMistake`.
         """
         topic = self._check_topic(subscriber, lite_topics, now_ms)
         others = self._other_subscribers(subscriber, lite_topics)
@@ -114,22 +110,21 @@ class LiteSubscribing:
         return SubscriptionResult([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Raise the errors that `subscribe` would raise, without changing any subscription."""
+        """Raise the same errors as `subscribe` without changing any subscription."""
         self._check_topic(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
         return SubscriptionResult([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Remove lite topics from a subscription. Leases on messages of the lite topics remain valid."""
+        """Remove lite topics from a subscription. Leases on their messages stay valid."""
         self._check_topic(subscriber, (), now_ms)
         self._subscriptions.remove_lite_topics(subscriber, lite_topics)
         return SubscriptionResult([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Replace the subscriptions of a client with a new set. Raise the same errors as `subscribe`.
+        """Replace a client's lite topics. Raise the same errors as `subscribe`.
 
-        In an exclusive group, lite topics of other clients are excluded from the new set and returned as
-        lost.
+        In an exclusive group, lite topics of other clients are left out and returned as lost.
         """
         self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
@@ -140,16 +135,16 @@ class LiteSubscribing:
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def remove_all(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
-        """Remove all of a client's subscriptions to lite topics under a topic."""
+        """Remove all of a client's subscriptions under a topic."""
         self._subscriptions.remove_all(subscriber)
         return SubscriptionResult([], 0)
 
     def remove_client(self, client_id: str, now_ms: int) -> None:
-        """Remove the subscriptions of a client that has terminated."""
+        """Remove a terminated client's subscriptions."""
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key under which a receive waits for messages of a topic."""
+        """Return the key under which a receive waits for messages."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:
@@ -157,7 +152,7 @@ class LiteSubscribing:
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
     def lite_topics_of(self, subscriber: Subscriber) -> list[str]:
-        """Return the lite topics to which a client is subscribed."""
+        """Return a subscriber's lite topics."""
         subscription = self._subscriptions.find(subscriber)
         return list(subscription.lite_topics) if subscription else []
 
@@ -172,24 +167,24 @@ class LiteSubscribing:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """Return the subscribers with lite topics that have become ready since the last call."""
+        """Return the subscribers whose lite topics have become ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Remove the subscriptions of silent clients, and remove the index entries of finished messages."""
+        """Remove subscriptions of silent clients, and index entries of finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
     def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:
-        """Adopt the subscriptions of the broker core that is being replaced.
+        """Adopt the subscriptions of the core that is being replaced.
 
-        `by_ms` is the total of the clock steps between the starts of the two cores, in ms.
+        `by_ms` is the sum of the clock steps between the starts of the two cores in milliseconds.
         """
         self._subscriptions.adopt_subscriptions(before._subscriptions, by_ms)
 
     def _check_topic(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
-        """Return the topic of a subscription. Raise the same errors as `subscribe`."""
+        """Return a subscription's topic. Raise the same errors as `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.get_or_create(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -204,7 +199,7 @@ class LiteSubscribing:
     def _other_subscribers(
         self, subscriber: Subscriber, lite_topics: list[str]
     ) -> list[tuple[Subscriber, str]]:
-        """Return a (subscriber, lite topic) pair for each lite topic with another subscriber.
+        """Return (subscriber, lite topic) for each lite topic with another subscriber.
 
         Return an empty list if the group is not exclusive.
         """
@@ -222,8 +217,8 @@ class LiteSubscribing:
     ) -> int:
         """Move a group to a position in a lite topic.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `ClientMistake` if more than `LITE_MOVED_MAX` messages would be affected.
+        Return the log offset that must be durable before the response is sent. Raise `ClientMistake` if the
+        move affects more than `LITE_MOVED_MAX` messages.
         """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)
@@ -272,7 +267,7 @@ class LiteSubscribing:
 
 
 def _tail_offset(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
-    """Return the queue offset `count` messages before the first unfinished message of a lite topic."""
+    """Return the queue offset `count` messages before a lite topic's first unfinished message."""
     here = next_open_offset(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()

@@ -1,20 +1,20 @@
-"""Tracks lite topic subscriptions, and the lite topics that may have messages for each subscriber.
+"""Lite topic subscriptions, and the lite topics that may have messages for each subscriber.
 
-A subscription belongs to a subscriber, which is a client of a group under a topic. Subscriptions are not
-durable, because every client sends its complete set of subscriptions every 30 s. A subscription ends when the
-client removes it, when the client leaves, or when the client sends no heartbeat for `LITE_SILENT_MS_MAX`.
+A subscriber is a client of a group under a topic. Subscriptions are not durable, because every client sends
+all of them every 30 s. A subscription ends when the client removes it, leaves, or sends no heartbeat for
+`LITE_SILENT_MS_MAX`.
 
-A lite topic becomes *ready* for a subscriber when a message arrives in the lite topic, when a lease on one of
-its messages ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the
-order in which they became ready. The cost of a receive therefore depends on the number of available messages,
-and not on the number of subscriptions.
+A lite topic becomes *ready* for a subscriber when a message arrives, when a lease on one of its messages
+ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the order in
+which they became ready. The cost of a receive therefore depends on the available messages, not on the
+subscriptions.
 
-Several clients of a group may subscribe to the same lite topic and share its messages. If the group's policy
-sets `is_lite_exclusive`, a new subscription takes over a lite topic from any other client. No lite topic is
-taken over when a client periodically sends its complete set of subscriptions.
+Several clients of a group may share a lite topic. If the group's policy sets `is_lite_exclusive`, a new
+subscription takes over the lite topic from other clients. The periodic set of all subscriptions takes over
+nothing.
 
-The following invariants hold: every ready lite topic has a subscription, `_subscribers` and `_subscriptions`
-contain the same (subscriber, lite topic) pairs, and `_count` is the number of these pairs.
+Invariants: every ready lite topic has a subscription, `_subscribers` and `_subscriptions` contain the same
+(subscriber, lite topic) pairs, and `_count` is the number of these pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.broker.spine.values import Subscriber
 
 @dataclass(slots=True)
 class Subscription:
-    """The lite topics of a subscriber, each with an offset below which all of its messages are finished.
+    """A subscriber's lite topics. All messages below the offset of a lite topic are finished.
 
     `heard_ms` is the elapsed time of the last heartbeat, so a clock step does not end a subscription.
     """
@@ -43,7 +43,7 @@ class Subscription:
 
 
 class LiteSubscriptions:
-    """The lite topic subscriptions of all clients."""
+    """All clients' lite topic subscriptions."""
 
     def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
         self._clock = clock
@@ -55,15 +55,15 @@ class LiteSubscriptions:
         self.woken: dict[Subscriber, None] = {}
         """The subscribers with newly ready lite topics.
 
-        The dict is cleared when waiting receives are notified.
+        Cleared when waiting receives are notified.
         """
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """Return the subscription of a subscriber, or None if the subscriber has no subscription."""
+        """Return a subscriber's subscription, or None."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Raise `TooManyLiteSubscriptions` if adding the lite topics would exceed a limit."""
+        """Raise `TooManyLiteSubscriptions` if the lite topics would exceed a limit."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check_limits(
@@ -73,7 +73,7 @@ class LiteSubscriptions:
     def add_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
         """Add lite topics to a subscription.
 
-        Raise `TooManyLiteSubscriptions` before anything is changed.
+        Raise `TooManyLiteSubscriptions` before any change.
         """
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
@@ -82,9 +82,9 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Replace the lite topics of a subscription.
+        """Replace a subscription's lite topics.
 
-        Raise `TooManyLiteSubscriptions` before anything is changed.
+        Raise `TooManyLiteSubscriptions` before any change.
         """
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
@@ -94,13 +94,13 @@ class LiteSubscriptions:
         self.add_lite_topics(subscriber, wanted, now_ms)
 
     def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Remove lite topics from a subscription. Lite topics without a subscription are ignored."""
+        """Remove lite topics from a subscription. Ignore those without a subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
 
     def remove_all(self, subscriber: Subscriber) -> None:
-        """Remove a subscriber and all of its subscriptions."""
+        """Remove a subscriber and its subscription."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             self.remove_lite_topics(subscriber, list(subscription.lite_topics))
@@ -112,33 +112,30 @@ class LiteSubscriptions:
                 del self._of_client[subscriber.client_id]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove all subscriptions of a client."""
+        """Remove a client's subscriptions."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a heartbeat from a subscriber.
-
-        Return the subscription, or None if the subscriber has no subscription.
-        """
+        """Record a subscriber's heartbeat. Return its subscription, or None."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
         return subscription
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew a client's subscriptions after a heartbeat at `now_ms`."""
+        """Renew a client's subscriptions after a heartbeat."""
         for subscriber in self._of_client.get(client_id, ()):
             self.record_heartbeat(subscriber, now_ms)
 
     def remove_silent(self, now_ms: int) -> None:
-        """Remove all subscribers that have sent no heartbeat for `LITE_SILENT_MS_MAX`."""
+        """Remove subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.to_elapsed_time(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return the subscribers of a lite topic in `group`, or in all groups if `group` is empty."""
+        """Return a lite topic's subscribers in `group`, or in all groups if empty."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
@@ -147,15 +144,15 @@ class LiteSubscriptions:
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as ready for `group`, or for all groups if `group` is empty."""
+        """Mark a lite topic as ready for `group`, or for all groups if empty."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark all lite topics of a group as ready, and restart the search in each lite topic at offset 0.
+        """Mark all lite topics of a group as ready, and search each of them from offset 0.
 
-        If `topic` is not empty, only lite topics under this topic are marked.
+        If `topic` is not empty, mark only lite topics under this topic.
         """
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
@@ -164,11 +161,10 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
-        """Adopt the subscriptions of the broker core that is being replaced.
+        """Adopt the subscriptions of the core that is being replaced.
 
-        Because of clock steps between the two starts, the elapsed time of this core is `by_ms` ahead of that
-        of the replaced core. Heartbeat times are adjusted, so that the time since each client's last
-        heartbeat does not change.
+        Clock steps put the elapsed time of this core `by_ms` ahead of the old one. Heartbeat times are
+        adjusted accordingly.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

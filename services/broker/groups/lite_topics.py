@@ -1,9 +1,8 @@
-"""Manages lite topics, which are small topics that share the queues and files of a LITE topic.
+"""Lite topics, which are small topics that share the queues and files of a LITE topic.
 
-The lite topic of a message is stored in the property `__LITE_TOPIC`, as in RocketMQ. All messages of a lite
-topic are stored in order in the same queue, and their offsets are stored in the index of the queue
-(`consumequeue.lite_index`). A lite topic exists from its first message until its last message is deleted by
-retention.
+The property `__LITE_TOPIC` contains a message's lite topic, as in RocketMQ. All messages of a lite topic are
+in one queue, in order, and the queue's index contains their offsets (`consumequeue.lite_index`). A lite topic
+exists from its first message until retention deletes its last message.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from services.broker.spine.values import Topic
 
 
 class LiteTopics:
-    """The lite topics under all LITE topics."""
+    """The lite topics of all LITE topics."""
 
     def __init__(self, store: Store, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
         self._store, self._topics, self._groups, self._settings = store, topics, groups, settings
         self._indexes: dict[tuple[str, int], LiteIndex] = {}
 
     def check_name(self, lite_topic: str) -> None:
-        """Raise `IllegalLiteTopic` if the name is not a legal lite topic name."""
+        """Raise `IllegalLiteTopic` if the name is not legal."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def assign_queue(self, message: Message, topic: Topic) -> int:
-        """Return the id of the queue in which a lite message is stored.
+        """Return the id of the queue for a lite message.
 
         Raise `IllegalLiteTopic` or `TooManyLiteTopics`.
         """
@@ -51,9 +50,9 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return the number of lite topics under a topic.
+        """Count the lite topics under a topic.
 
-        In a damaged queue, only lite topics that have already been indexed are counted.
+        In a damaged queue, only lite topics indexed so far are counted.
         """
         if topic.message_type is not MessageType.LITE:
             return 0
@@ -64,10 +63,7 @@ class LiteTopics:
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return the lite topic index of a queue.
-
-        The index contains the message offsets of each lite topic.
-        """
+        """Return a queue's lite topic index, which contains the message offsets of each lite topic."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -75,13 +71,13 @@ class LiteTopics:
         return index
 
     def build_indexes(self) -> None:
-        """Build all indexes before the first request is served."""
+        """Build all indexes before the first request."""
         for topic in self._topics.all():
             self.count(topic)
         self.trim_indexes()
 
     def trim_indexes(self) -> None:
-        """Remove messages that all groups have finished from the indexes that have become long."""
+        """Remove messages finished by all groups from long indexes."""
         for (topic, queue_id), index in self._indexes.items():
             with suppress(StoreDamaged):  # The damage is reported by the queue and by the next receive.
                 index.read_on()
@@ -93,5 +89,5 @@ class LiteTopics:
 
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
-    """Return the id of the queue that contains all messages of a lite topic."""
+    """Return the id of the queue with all messages of a lite topic."""
     return lite_code(lite_topic) % topic.queue_count

@@ -1,8 +1,8 @@
-"""Leases messages on behalf of receives, and tracks the request, the scan, and the leases of each receive.
+"""Leases messages for receives, and tracks the state of each receive.
 
-From a message group, a receive leases either a single message or a run of consecutive messages. The policy of
-the consumer group limits the length of a run. Unacknowledged messages of a run are redelivered before any
-later message (`ReceiveState.may_join_run`).
+A receive leases one message of a message group, or a run of consecutive messages up to the limit of the
+consumer group's policy. Unacknowledged messages of a run are redelivered before any later message
+(`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 @dataclass(slots=True)
 class ReceiveState:
-    """The state of a receive: its request, its leases, and the amount of work done so far.
+    """The state of a receive: its request, its leases, and the work done so far.
 
-    If `is_renewed` is set, the leases are renewed by the client's heartbeats.
+    If `is_renewed` is set, the client's heartbeats renew the leases.
     """
 
     group: str
@@ -54,33 +54,33 @@ class ReceiveState:
     filters: FilterSet
     known: KnownFilter
     others: tuple[KnownFilter, ...] = ()
-    """The other filters of the group on the topic."""
+    """The group's other filters on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     near: dict[int, Record | None] = field(default_factory=dict)
-    """The records that have been read ahead, by log offset."""
+    """The records read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """The message groups whose run in this receive includes previously delivered messages."""
+    """The message groups whose run includes messages delivered before."""
     scanned: int = 0
-    """The amount of work done so far, in units of one plain message (`limits.WORK_NS`)."""
+    """Work done so far, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
     is_crowded: bool = False
     body_bytes: int = 0
     is_full: bool = False
-    """Whether the next message would exceed the size limit of the response."""
+    """Whether the next message would exceed the response size limit."""
     has_set_aside: bool = False
-    """Whether the receive has set messages aside for other filters of the group."""
+    """Whether the receive has set messages aside for the group's other filters."""
     has_read_damage: bool = False
-    """Whether the receive has fully read a damaged queue file, which later receives need not read again."""
+    """Whether the receive has read a damaged queue file in full. Later receives need not."""
 
     def matches_filter(self, record: Record) -> bool:
         """Return whether a record matches the filter and was not redriven for another group."""
         return self._is_for_group(record) and self.apply_filter(self.filter, record.properties)
 
     def matching_mask(self, record: Record) -> int:
-        """Return a bit mask of the group's filters that match a record, or 0 if no filter matches.
+        """Return a bit mask of the group's filters that match a record, or 0.
 
-        If the filter of the receive matches, the mask contains only the bit of that filter.
+        If the receive's own filter matches, the mask contains only its bit.
         """
         if not self._is_for_group(record):
             return 0
@@ -89,12 +89,12 @@ class ReceiveState:
         return sum(one.bit for one in self.others if self.apply_filter(one.filter, record.properties))
 
     def apply_filter(self, wanted: Filter, stored: bytes) -> bool:
-        """Return whether a filter matches stored properties, and count the cost of the evaluation."""
+        """Return whether a filter matches stored properties. Count the cost of the evaluation."""
         self.scanned += wanted.work(len(stored))
         return wanted.matches(stored)
 
     def count_record(self, record_bytes: int) -> None:
-        """Count the cost of reading a record of `record_bytes` bytes."""
+        """Count the cost of reading a record."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
     def count_files(self, compared_bytes: int) -> None:
@@ -107,14 +107,14 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def has_space_for(self, record_bytes: int) -> bool:
-        """Return whether the next message fits in the response. The first message always fits."""
+        """Return whether a message fits in the response. The first message always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Return whether a record matches the filter and requires no special handling.
+        """Return whether a record matches the filter and needs no special handling.
 
-        A record that must be converted, or that has a message group or target group, is not plain.
+        A record that must be converted, or that has a message group or a target group, is not plain.
         """
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
@@ -127,25 +127,25 @@ class ReceiveState:
 
     @property
     def left_count(self) -> int:
-        """The number of messages that the receive may still lease or examine."""
+        """Number of messages that the receive may still lease or examine."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
     def is_scan_budget_spent(self) -> bool:
-        """Whether the receive has reached the scan limit of a single call."""
+        """Whether the receive has reached its scan limit."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether the receive has reached one of its limits and must stop."""
+        """Whether the receive has reached a limit and must stop."""
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Return whether a message may be added to the run of its message group in this receive.
+        """Return whether a message may join its message group's run in this receive.
 
-        Unacknowledged messages of a run are redelivered before any later message, so a redelivered run
-        contains only messages that have been delivered before. RocketMQ's `ConsumerOrderInfoManager` applies
-        the same rule, but also redelivers finished messages of the run.
+        Unacknowledged messages of a run are redelivered before any later message. A redelivered run thus
+        contains only messages delivered before. RocketMQ's `ConsumerOrderInfoManager` applies the same rule,
+        but also redelivers finished messages of the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -153,7 +153,7 @@ class ReceiveState:
 
 
 class MessageLeasing:
-    """Leases messages on behalf of receives."""
+    """Leases messages for receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -169,7 +169,7 @@ class MessageLeasing:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate, or, if `is_found` is set, a message found through its lite topic."""
+        """Lease the candidate, or a message found through its lite topic if `is_found` is set."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
@@ -190,11 +190,10 @@ class MessageLeasing:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease a run of messages from `entries` that have been read ahead and have never been delivered.
+        """Lease a run of never delivered messages from `entries`, which have been read ahead.
 
         The run ends before the first message that is not plain (`ReceiveState.is_plain`), has been delivered
-        before, or would exceed a limit of the receive. Every lease is a first attempt, so the number of
-        earlier attempts need not be looked up.
+        before, or exceeds a limit. Every lease is a first attempt, so earlier attempts are not looked up.
         """
         run: list[Lease] = []
         try:
@@ -216,7 +215,7 @@ class MessageLeasing:
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
-        """Create a lease on a message for a receive."""
+        """Create a lease on a message."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms = self._leases.clock.to_elapsed_time(now_ms) + invisible_ms
         generation = self._leases.next_generation()

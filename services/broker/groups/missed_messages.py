@@ -1,11 +1,10 @@
-"""Counts, for each group and topic, the messages that were deleted before the group had finished them.
+"""Counts the messages that were deleted before a group had finished them.
 
-The counts are derived solely from cut records (`services.broker.housekeeping`, "skipped"), so they are the
-same after a restart, on a follower, and after a replay. The counts are part of the snapshot, and a count is
-removed when the group leaves the topic.
+The counts come only from cut records (`services.broker.housekeeping`, "skipped"), so they are the same after
+a restart, on a follower, and after a replay. They are part of the snapshot. When a group leaves a topic, its
+count is removed.
 
-Memory usage is one entry for each subscription that has missed messages, up to `limits.SUBSCRIPTIONS_MAX`
-entries.
+Memory usage is one entry per subscription with missed messages, up to `limits.SUBSCRIPTIONS_MAX` entries.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
-"""The maximum number of losses per cut that are each reported on a separate line of the server log."""
+"""Maximum number of losses per cut that get their own log line."""
 WHAT_HOLDS_LONGER: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
 
 
 class MissedCount(NamedTuple):
-    """The number of messages of a topic that a group has missed, and the time of the last loss."""
+    """The number of messages that a group has missed on a topic, and when it last missed one."""
 
     message_count: int
     last_ms: int
@@ -38,15 +37,15 @@ class MissedMessages:
         self._missed: dict[tuple[str, str], MissedCount] = {}
 
     def find(self, group: str, topic: str) -> MissedCount | None:
-        """Return the missed-message count of a group on a topic, or None if no messages were missed."""
+        """Return a group's missed-message count on a topic, or None."""
         return self._missed.get((group, topic))
 
     def items(self) -> Iterator[tuple[str, str, MissedCount]]:
-        """Yield a (group, topic, count) tuple for each subscription that has missed messages."""
+        """Yield (group, topic, count) for each subscription with missed messages."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def add_losses(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add the losses listed in a cut record whose store time is `store_ms`."""
+        """Add the losses of a cut record that was stored at `store_ms`."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = MissedCount(
@@ -54,11 +53,11 @@ class MissedMessages:
             )
 
     def forget(self, group: str, topic: str) -> None:
-        """Remove the count of a group for a topic that the group no longer receives."""
+        """Remove a group's count for a topic that it no longer receives."""
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return the snapshot state, as one [group, topic, count, last loss] row per count."""
+        """Return one [group, topic, count, last loss] row per count for a snapshot."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
@@ -67,10 +66,10 @@ class MissedMessages:
 
 
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
-    """Return the log lines for a cut: one line for each large loss, and one line for all smaller losses.
+    """Return one log line per large loss, and one line for all smaller losses.
 
-    Each line includes a command that displays the details. If `is_cut` is false, the losses were caused by
-    the retention of a topic, or by queues that begin at a later offset after they were rebuilt.
+    Each line includes a command that shows the details. If `is_cut` is false, the cause is a topic's
+    retention, or queues that begin later after a rebuild.
     """
     who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
     holding = WHAT_HOLDS_LONGER if is_cut else "The retention of a topic (topic show) waits for no group."

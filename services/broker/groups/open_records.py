@@ -1,24 +1,22 @@
-"""Combines the group changes made between two flushes into a lease record and a record of finished messages.
+"""Combines the group changes between two flushes into a lease record and a record of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
-A consumer group may acknowledge thousands of messages per second. The acknowledgements between two flushes
-are therefore combined into one record, in which adjacent messages form a range. A change is applied to the
-state immediately, by the function that applies the record at startup. The records appended at a close are not
-applied again, so closing the open records does not change the state. Leases are appended before finished
-messages. This order of records has the same effect as the original order of changes, because the lease on a
-message may end before the message is finished, but never afterwards. The open records are also closed before
-a group record or a retention record changes a group's offsets.
+A group may acknowledge thousands of messages per second, so the acknowledgements between two flushes share
+one record. Adjacent messages form a range. The function that applies a record at startup also applies each
+change immediately. Closing the open records therefore does not change the state. Leases are appended before
+finished messages. This has the same effect as the original order, because a lease never ends after its
+message is finished. The open records are also closed before a group record or a retention record changes a
+group's offsets.
 
-A flush first closes the open records and then writes all appended records. The response to an added change
-therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
-records.
+A flush first closes the open records and then writes all appended records. The response to a change therefore
+waits until the log is durable beyond its current end (`durable_at`).
 
-Cost: each acknowledgement extends a range, and each flush writes two records, or more if a record body would
-exceed `OPEN_RECORD_BYTES_MAX`.
+Cost: each acknowledgement extends a range. Each flush writes two records, or more if a body would exceed
+`OPEN_RECORD_BYTES_MAX`.
 
-Weak spot: changes are applied before they are in the log, so no snapshot may be taken until the open records
-have been closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
+Weak spot: changes are applied before they are in the log, so a snapshot must wait until the open records are
+closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from services.broker.spine.store import Store
 
 
 class OpenRecords:
-    """The changes that will be appended to the log at the beginning of the next flush."""
+    """The changes to append at the beginning of the next flush."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,32 +47,32 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before the responses to the added changes are sent."""
+        """The log offset that must be durable before responses to the added changes are sent."""
         return self._store.log.end_offset + 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether no changes have been added since the records were last closed."""
+        """Whether no changes have been added since the last close."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """Add ranges (first, count) of messages that were acknowledged or moved to the dead-letter topic."""
+        """Add (first, count) ranges of acknowledged or dead-lettered messages."""
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
 
     def add_skipped(self, key: Key, first: int, end: int, now_ms: int) -> None:
-        """Add the messages from `first` up to but not including `end`, which will not be delivered."""
+        """Add the messages from `first` to before `end`, which will not be delivered."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
     def add_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
-        """Add a lease change to the open records."""
+        """Add a lease change."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the records of all added changes, with the time of the newest change as the store time."""
+        """Append the records of all added changes. The newest change sets the store time."""
         if self.is_empty:
             return
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -93,10 +91,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Combine parts into record bodies that do not exceed the size limit.
-
-    Each body contains at least one part.
-    """
+    """Combine parts into record bodies within the size limit, with at least one part each."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

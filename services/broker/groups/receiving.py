@@ -1,31 +1,27 @@
-"""Implements receive operations, which lease messages, and acknowledgements, which finish messages.
+"""Receives, which lease messages, and acknowledgements, which finish them.
 
-A receive scans all queues of a topic in rotation and leases messages for a limited period, which is measured
-in elapsed time. The queues of a PRIORITY topic are scanned in descending order. If a lease ends without an
-acknowledgement, its message becomes available again. After the last attempt permitted by the group's
-`attempts_max`, the message is moved to the dead-letter topic (`exhausted_messages.py`). The leases of a push
-consumer are renewed by the heartbeats of its client.
+A receive scans a topic's queues in rotation and leases messages for a limited elapsed time. The queues of a
+PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
+becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
+(`exhausted_messages.py`). Client heartbeats renew the leases of a push consumer.
 
-Only one message of a message group is leased at a time. Later messages of the message group are parked until
-the leased message is finished. Leases on messages of a message group are recorded, so a leased message is not
-delivered to another consumer after a restart. LITE topics are handled by
-`services.broker.groups.lite_receiving`.
+Only one message of a message group is leased at a time. Later messages are parked until the leased message is
+finished. Leases on messages of a message group are recorded, so another consumer does not receive a leased
+message after a restart. For LITE topics, see `services.broker.groups.lite_receiving`.
 
-A message that does not match the filter of a receive is finished only if it does not match any other filter
-of the group. A message that matches another filter is set aside for a receive with that filter
-(`group_filters.py`).
+A message that does not match a receive's filter is finished only if it matches no other filter of the group.
+Otherwise, it is set aside for a receive with a matching filter (`group_filters.py`).
 
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
-applies to the stored size of each body, so bodies that are decompressed for the client may exceed the limit.
+applies to stored bodies. Decompressed bodies may exceed it.
 
-Cost: the work of a receive is limited to that of `SCANNED_PER_RECEIVE_MAX` small messages plus one message,
-regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of
-evaluating the filter on properties of the same length (`Filter.work`). Entries whose tags cannot match are
-skipped by numpy, and each counts as one hundredth. A gap left by damage is reported and skipped as a whole,
-regardless of tags, and counts as 1 (`Groups.skip_gap`). A queue file that must be read in full counts in
-proportion to its size, even if the file is damaged, and is not read again by later receives. If a receive
-reaches its work limit while it reads a damaged file, it returns without an error. The caller then repeats the
-receive immediately (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
+Cost: with any filter, a receive does at most the work of `SCANNED_PER_RECEIVE_MAX` small messages plus one
+message. A message counts as 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter on properties of
+the same length (`Filter.work`). Entries whose tags cannot match are skipped by numpy and count as one
+hundredth. A gap left by damage is reported and skipped as a whole, and counts as 1 (`Groups.skip_gap`). A
+queue file that must be read in full counts by size, even if it is damaged. Later receives do not read it
+again. If a receive reaches its limit on a damaged file, it returns without an error. The caller repeats it
+immediately (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -70,12 +66,12 @@ from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
-"""The number of entries that numpy skips at the cost of examining one message."""
+"""Number of entries that numpy skips at the cost of one examined message."""
 PRIORITY: Final = "PRIORITY"
 
 
 class MessageReceiver:
-    """Implements the receive operation and the operations on leased messages."""
+    """The receive operation, and the operations on leased messages."""
 
     def __init__(
         self,
@@ -116,7 +112,7 @@ class MessageReceiver:
         """Lease up to `batch_size` available messages.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyFilters`.
-        Raise `TooManyRequests` if the group already has the maximum number of messages in flight.
+        Raise `TooManyRequests` if the group has the maximum number of messages in flight.
         """
         check_group_name(group)
         check_receivable(topic_name)
@@ -161,10 +157,9 @@ class MessageReceiver:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message.
+        """Finish a leased message. Raise `InvalidReceiptHandle` if the handle is no longer valid.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `InvalidReceiptHandle` if the handle is no longer valid.
+        Return the log offset that must be durable before the response is sent.
         """
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
@@ -174,8 +169,8 @@ class MessageReceiver:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return a list with one element for each handle, in order. An element is either the offset up to which
-        the log must be durable before the response is sent, or an error.
+        Return one element per handle, in order: the log offset that must be durable before the response is
+        sent, or an error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -209,10 +204,10 @@ class MessageReceiver:
     ) -> tuple[str, int]:
         """Change the end of a lease to `invisible_ms` from now.
 
-        Return the new handle, and the offset up to which the log must be durable before the response is sent.
-        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. If `suspend` is not
-        set, the attempt of a push consumer counts as failed (`retry`), because the leases of push consumers
-        are renewed by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        Return the new handle, and the log offset that must be durable before the response is sent. The old
+        handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, a push consumer's
+        attempt counts as failed (`retry`), because heartbeats renew its leases. Raise `IllegalInvisibleTime`
+        or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -253,12 +248,11 @@ class MessageReceiver:
         return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
-        """Schedule redelivery of a leased message `after_ms` from now, and count the current attempt.
+        """Schedule a redelivery `after_ms` from now, and count the current attempt.
 
-        If `after_ms` is None, the delay is determined by the group's policy. After the last attempt, the
-        message is instead moved to the dead-letter topic at the next tick. Return the offset up to which the
-        log must be durable before the response is sent. Raise `IllegalInvisibleTime` or
-        `InvalidReceiptHandle`.
+        If `after_ms` is None, the group's policy determines the delay. After the last attempt, the next tick
+        moves the message to the dead-letter topic instead. Return the log offset that must be durable before
+        the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
@@ -269,7 +263,7 @@ class MessageReceiver:
         return self._replace_lease(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """End the lease on a message that never reached its consumer, without counting the attempt."""
+        """End the lease on a message that never reached its consumer. The attempt does not count."""
         key, lease = self._find_lease(group, topic, handle)
         self._end_unanswered(key, lease, None, now_ms)
 
@@ -278,10 +272,9 @@ class MessageReceiver:
     ) -> int:
         """Move a leased message to the group's dead-letter topic.
 
-        Return the offset up to which the log must be durable before the response is sent. The reason stored
-        in the dead letter includes `reason`. The consumer's attempt count `attempt` is used if it exceeds the
-        broker's count, because a FIFO push consumer makes several attempts under one lease. If `StoreDamaged`
-        is raised, the lease remains valid.
+        Return the log offset that must be durable before the response is sent. The dead letter's reason
+        includes `reason`. The consumer's count `attempt` is used if higher than the broker's, because a FIFO
+        push consumer makes several attempts under one lease. On `StoreDamaged`, the lease stays valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -299,7 +292,7 @@ class MessageReceiver:
         return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew a client's subscriptions and its auto-renewed leases."""
+        """Renew a client's subscriptions and auto-renewed leases."""
         heard = self._leases.renew_client_leases(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._record_leases(heard, now_ms)
         self._groups.filters.record_heartbeat(client_id, now_ms)
@@ -310,7 +303,7 @@ class MessageReceiver:
     ) -> None:
         """Record the filter of a client's subscription.
 
-        The group keeps the filter as long as the client is alive.
+        The group keeps the filter while the client is alive.
         """
         self._groups.filters.record_subscription(group, topic, wanted.text, client_id)
         self._groups.filters.record_heartbeat(client_id, now_ms)
@@ -318,16 +311,16 @@ class MessageReceiver:
     def expire_client(self, client_id: str, now_ms: int) -> None:
         """Make a client's auto-renewed leases expire at the next tick.
 
-        The client's lite subscriptions are kept for `LITE_SILENT_MS_MAX`, because the client may reconnect.
+        Its lite subscriptions are kept for `LITE_SILENT_MS_MAX`, because the client may reconnect.
         """
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.remove_client(client_id)
 
     def expire_lease(self, generation: int, now_ms: int) -> str:
-        """Make the message of an expired lease available again, or queue it for the dead-letter topic.
+        """Make an expired lease's message available again, or queue it for the dead-letter topic.
 
-        Return the topic of the message. The lease of the last attempt remains valid until the message is
-        moved to the dead-letter topic (`services.broker.groups.exhausted_messages`).
+        Return the message's topic. The lease of the last attempt stays valid until the message is moved
+        (`services.broker.groups.exhausted_messages`).
         """
         found = self._leases.find_lease(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -338,23 +331,23 @@ class MessageReceiver:
         return key.topic
 
     def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """End all leases of a message group or lite topic on a queue, without counting the attempts."""
+        """End all leases of a message group or lite topic on a queue. The attempts do not count."""
         for lease in [
             one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
         ]:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases after a restart, and extend them to `leases_until_ms` if they end earlier.
+        """Restore recorded leases, and extend them to `leases_until_ms` if they end earlier.
 
-        A takeover passes `leases_until_ms`, and calls `record_lengthened` once records can be appended.
+        A takeover passes `leases_until_ms`, and calls `record_lengthened` once it can append records.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._exhausted_messages.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record the leases extended by the current takeover, so that the next takeover skips them."""
+        """Record the leases extended by this takeover, so that the next takeover skips them."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -373,15 +366,15 @@ class MessageReceiver:
         self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases of a receive that is retried because its response was lost in a restart."""
+        """End the leases of a receive that is retried because a restart lost its response."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Subscribe a group to a topic at the configured start position.
 
-        Return the offset up to which the log must be durable before the response is sent, or 0 if the group
-        is already subscribed to the topic.
+        Return the log offset that must be durable before the response is sent, or 0 if the group is already
+        subscribed.
         """
         if self._groups.is_subscribed(group, topic):
             return 0
@@ -408,7 +401,7 @@ class MessageReceiver:
             raise self._in_flight_limit_error(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages from the queues of a topic.
+        """Lease messages from a topic's queues.
 
         Raise `StoreDamaged` if a queue is damaged and no message was leased.
         """
@@ -446,7 +439,7 @@ class MessageReceiver:
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
         """Yield each queue id once, in rotation or, for a PRIORITY topic, in descending order.
 
-        Without priorities, each call starts at the next queue in the rotation, to prevent starvation.
+        Without priorities, each call starts at the next queue to prevent starvation.
         """
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
@@ -455,7 +448,7 @@ class MessageReceiver:
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
     def _scan_queue(self, key: GroupQueue, queue: ConsumeQueue, state: ReceiveState) -> None:
-        """Lease messages from one queue of a topic."""
+        """Lease messages from one queue."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
             flight.begin_at(queue.min_offset)  # A later record counts and finishes all earlier messages.
@@ -488,10 +481,7 @@ class MessageReceiver:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease a contiguous run of messages at the next offset in one step.
-
-        Return whether any message was leased.
-        """
+        """Lease a contiguous run of messages at the next offset. Return whether any was leased."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
         # With a tag filter, each message must be found by `_next_candidate`. A run of a single message has no
         # advantage.
@@ -506,7 +496,7 @@ class MessageReceiver:
     def _read_entry(
         self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
     ) -> Record | None:
-        """Return the record of an entry, either from the read-ahead records or from the log."""
+        """Return an entry's record from the read-ahead records or the log."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -515,9 +505,9 @@ class MessageReceiver:
     def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset that has a matching tag or is in a gap, and finish all earlier messages.
+        """Return the next offset with a matching tag or in a gap, and finish all earlier messages.
 
-        Return None if there is no such offset or if the scan limit is reached.
+        Return None if there is none, or if the scan limit is reached.
         """
         while not state.is_scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
@@ -540,7 +530,7 @@ class MessageReceiver:
         wanted_by: int,
         state: ReceiveState,
     ) -> None:
-        """Lease a message, park it until its message group is free, or set it aside for other filters."""
+        """Lease a message, park it behind its message group, or set it aside for other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._may_lease(flight, offset, message_group, is_mine, state):
@@ -557,9 +547,9 @@ class MessageReceiver:
     def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
-        """Return whether a message is next in its message group or may join the run of the current receive.
+        """Return whether a message is next in its message group or may join this receive's run.
 
-        A message that matches only other filters of the group does not join a run.
+        A message that only other filters match does not join a run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
@@ -591,7 +581,7 @@ class MessageReceiver:
             self._leasing.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease for a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""
+        """Return the lease of a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
@@ -609,11 +599,11 @@ class MessageReceiver:
         raise _ended_lease_error(topic, receipt)
 
     def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
-        """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
+        """Return the queue and offset of a plain message leased in an earlier epoch, or None.
 
-        The lease on a message without a message group is not recorded, so it is lost when the leader changes.
-        If the message is neither finished nor leased again, an acknowledgement by its consumer is accepted in
-        order to avoid a second delivery.
+        Leases on messages without a message group are not recorded, so a leader change loses them. If such a
+        message is neither finished nor leased again, its consumer's acknowledgement is accepted to avoid a
+        second delivery.
         """
         try:
             receipt = receipts.decode(handle)
@@ -640,7 +630,7 @@ class MessageReceiver:
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the lease duration in ms. Raise `IllegalInvisibleTime` if the duration is out of range."""
+        """Return the lease duration in milliseconds. Raise `IllegalInvisibleTime` if out of range."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -666,5 +656,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _sorted_codes(tags_codes: frozenset[int]) -> Integers:
-    """Return the hash codes of tags as a sorted int64 array, as required by `ConsumeQueue.next_match`."""
+    """Return tag hash codes as a sorted int64 array for `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)

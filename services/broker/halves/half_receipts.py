@@ -1,11 +1,9 @@
-"""The receipts of recent half messages, which prevent a client's retry from storing a second half message.
+"""Receipts of recent half messages. They prevent a client retry from storing a second half message.
 
-A half message is not stored if a half message with the same topic, message id, and content was stored within
-the last `dedupe_ms` milliseconds. Instead, the sender receives the receipt of the half message that is
-already stored. Each row contains the offset of a half message. The receipt is computed from this offset when
-needed. Each time a half message is stored, a few of the oldest rows are removed if the rows have expired or
-the table is full. The limits are defined in `commitlog.applied_limits`. The rows are kept in insertion order
-(`commitlog.table`).
+If a half message with the same topic, message id, and content was stored within `dedupe_ms` milliseconds, the
+sender receives its receipt instead. A row contains the half message's offset, from which the receipt is
+computed. Storing a half message removes a few of the oldest rows if they have expired or the table is full.
+`commitlog.applied_limits` defines the limits. Rows are kept in insertion order (`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from services.broker.timers import recall
 from txn import half
 
 NO_DUE_TIME: Final = -1
-"""The value that is stored in place of the due time if a half message has no due time."""
+"""The stored value for a half message without a due time."""
 _SEPARATOR: Final = "\x00"
-"""The separator between the topic and the message id in a key, which cannot occur in a message id."""
+"""Separates topic and message id in a key. Message ids never contain this character."""
 
 Row = tuple[int, ...]
-"""The store time, the physical offset, the queue offset, and the due time of a half message (or -1)."""
+"""The store time, physical offset, queue offset, and due time (or -1) of a half message."""
 
 
 class HalfReceipts:
-    """The table of recently stored half messages, keyed by topic and message id."""
+    """Recently stored half messages, by topic and message id."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store, self._settings = store, settings
@@ -41,14 +39,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half message if it was stored within `dedupe_ms`, or None otherwise."""
+        """Return the receipt of a half message stored within `dedupe_ms`, or None."""
         row = self._rows.get(f"{topic}{_SEPARATOR}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
     def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of the half message described by a row."""
+        """Return the receipt of a row's half message."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != NO_DUE_TIME:
@@ -57,13 +55,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of the half message in a record."""
+        """Return the receipt of a record's half message."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def add_half(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the row for an appended half message, and remove a few expired or surplus rows."""
+        """Add the row of an appended half message. Remove a few expired or surplus rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -74,7 +72,7 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """Return all rows for inclusion in a snapshot."""
+        """Return all rows for a snapshot."""
         return self._rows.freeze(lambda key, row: (*key.split(_SEPARATOR, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
@@ -83,12 +81,12 @@ class HalfReceipts:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add a row as the newest row, replacing any existing row with the same key."""
+        """Add a row as the newest one. Replace any row with the same key."""
         key = f"{topic}{_SEPARATOR}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
-    """Return the table row for a half message."""
+    """Return the row of a half message."""
     return store_ms, offset, queue_offset, NO_DUE_TIME if fact.due_ms is None else fact.due_ms

@@ -1,4 +1,4 @@
-"""Views of half messages for operators, including lists of open and expired half messages."""
+"""Views of half messages for operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEVER = OpenHalf(0, 0)
 
 
 class HalfViews:
-    """The views of the half messages of a store."""
+    """Views of a store's half messages."""
 
     def __init__(self, store: Store, transactions: Transactions) -> None:
         self._store, self._transactions = store, transactions
@@ -30,7 +30,7 @@ class HalfViews:
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Return up to `count_max` matching half messages after the offset `after`, oldest first.
 
-        The contents of the messages are not included.
+        Message contents are not included.
         """
         found: list[HalfView] = []
         while True:
@@ -42,8 +42,8 @@ class HalfViews:
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Examine up to `HALVES_LOOKED_AT_ONCE` half messages, and return up to `count_max` matches.
 
-        In the result, `after` is the cursor for the next call, even if no half message matched. If there are
-        no more half messages to examine, `after` is None.
+        `after` in the result is the cursor for the next call, even without a match. It is None when all half
+        messages have been examined.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -59,12 +59,12 @@ class HalfViews:
         return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
 
     def get_half(self, transaction_id: str) -> HalfView:
-        """Return a half message with its content, or raise `InvalidTransactionId` if the id is unknown."""
+        """Return a half message with its content. Raise `InvalidTransactionId` if the id is unknown."""
         record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
     def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """Return up to `count_max` half messages with the given key or message id, newest first."""
+        """Return up to `count_max` half messages with a key or message id, newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _has_key(record, topic, key))
@@ -108,7 +108,7 @@ class HalfViews:
     def _read_ending(self, ended: Ended) -> bytes:
         """Return the encoded properties of the record that ended a half message.
 
-        Return an empty string if there is no such record or the record is unreadable.
+        Return an empty string if there is no such record or it is unreadable.
         """
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
@@ -121,7 +121,7 @@ class HalfViews:
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
     """Return a page with the first `count_max` half messages in `found`.
 
-    If another page follows, `found` contains `count_max + 1` half messages.
+    If another page follows, `found` contains one more half message.
     """
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 

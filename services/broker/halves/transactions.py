@@ -1,25 +1,22 @@
-"""Half messages, which are committed, rolled back, or expired after too many transaction check-backs.
+"""Half messages. They are committed, rolled back, or expire after too many transaction check-backs.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
-A change takes effect when its record is appended (`apply`). However, a new half message can be committed or
-rolled back only after its record has become durable (`publish`). If a producer attempts to commit or roll
-back an expired half message, the attempt is rejected and recorded.
+A change takes effect when its record is appended (`apply`). A new half message can be committed or rolled
+back only when its record is durable (`publish`). A producer's attempt to commit or roll back an expired half
+message is rejected and recorded.
 
-The states of open and expired half messages and the most recent outcomes are kept in memory (`txn.outcomes`).
-Older outcomes are read from the log: a half message that is in the log but not in memory has already been
-committed or rolled back. The half message was committed if its committed record is found through the key
-index, and rolled back otherwise. The outcome of a half message that was deleted by retention or written by
-another broker is available only as long as it is kept in memory.
+Open and expired half messages and the latest outcomes are kept in memory (`txn.outcomes`). Older outcomes are
+read from the log. A half message that is in the log but not in memory was committed if the key index finds
+its committed record, and rolled back otherwise. If retention has deleted a half message, or another broker
+wrote it, its outcome is known only while it is in memory.
 
-To reduce the cost, `send` and `_commit` append half messages and commits without building or parsing a
-`Record`.
+To save time, `send` and `_commit` append without building or parsing a `Record`.
 
-Weak spots: if the committed record of a half message has been destroyed by damage to the log, the half
-message is considered to be rolled back. Each open half message has either a timer (`Purpose.CHECK`), an entry
-in `waiting_check_backs` or `_to_read`, or a check-back in progress. If a caller begins a check-back and does
-not call `complete_check_back` to complete it, no further check-backs are made for the half message until the
-broker is restarted.
+Weak spots: if log damage has destroyed a half message's committed record, the half message counts as rolled
+back. Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or `_to_read`,
+or a check-back in progress. If a caller begins a check-back but never calls `complete_check_back`, no more
+check-backs follow until the broker restarts.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ _RESOLVING: Final = {
 
 
 class Transactions:
-    """The half messages of a broker."""
+    """A broker's half messages."""
 
     def __init__(
         self,
@@ -90,14 +87,14 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.waiting_check_backs = WaitingCheckBacks()
-        """Open half messages with a due check-back for which no producer is available."""
+        """Open half messages with a due check-back but no producer."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """The log offset up to which half messages have been checked for lost records."""
+        """The log offset up to which half messages were checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a half message, which is added to the queue `queue_id` of its topic when it is committed."""
+        """Store a half message. A commit adds it to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -110,7 +107,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Apply a fact about a half message, such as its creation, a check-back, or its outcome."""
+        """Apply a fact about a half message."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -127,9 +124,9 @@ class Transactions:
                 self.outcomes.record_late_request(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
-        """Open half messages that have become durable, and schedule their first check-backs.
+        """Open half messages that are now durable, and schedule their first check-backs.
 
-        If the number of outcomes in memory exceeds the limit, the oldest durable outcomes are removed.
+        If there are too many outcomes in memory, the oldest durable ones are removed.
         """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
@@ -143,7 +140,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if the maximum number of open and expired half messages has been reached."""
+        """Raise `TooManyHalves` if there are too many open and expired half messages."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -154,7 +151,7 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """Commit or roll back a transaction, or confirm that it already has the requested outcome.
+        """Commit or roll back a transaction, or confirm that it already has this outcome.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -177,7 +174,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
-        """Commit an open half message without reading the log, because its content is still in memory."""
+        """Commit an open half message whose content is in memory, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
         ended = (HalfEnded(half_offset, "COMMIT"),)
@@ -188,7 +185,7 @@ class Transactions:
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """Commit or roll back an open or expired half message for an operator, and record the reason.
+        """Commit or roll back a half message for an operator, and record the reason.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -197,7 +194,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """Return the half message record of a transaction.
+        """Return a transaction's half message record.
 
         Raise `InvalidTransactionId` if the id is unknown, or `StoreDamaged` if the record is unreadable.
         """
@@ -217,7 +214,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether there is a half message with a known state at a log offset."""
+        """Return whether a half message with a known state exists at a log offset."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -225,7 +222,7 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def read_outcome(self, record: Record) -> Ended | None:
-        """Return the outcome of a half message, or None if the half message is still open.
+        """Return a half message's outcome, or None if it is open.
 
         Raise `StoreDamaged` if the outcome must be read from the log and its record is unreadable.
         """
@@ -235,13 +232,13 @@ class Transactions:
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """Return the check-back policy for the half messages of a topic."""
+        """Return the check-back policy for a topic's half messages."""
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the transaction check-back that is due for a half message, or None if the message has ended.
+        """Return a half message's due check-back, or None if the half message has ended.
 
-        The result is also None if `read_due` must first read the half message from the log.
+        Also return None if `read_due` must first read the half message from the log.
         """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
@@ -256,10 +253,10 @@ class Transactions:
         return bool(self._to_read) and not self._store.has_flush_backlog
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Expire half messages whose check-backs are exhausted, and return check-backs for the others.
+        """Expire half messages without check-backs left, and return check-backs for the others.
 
-        An expiring half message must be read from the log, because the expiry record contains the message id.
-        Each call reads approximately `CHECKS_READ_PER_TICK_BYTES_MAX` bytes or less.
+        An expiry record contains the message id, so the half message must be read from the log. Each call
+        reads about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes at most.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -280,11 +277,11 @@ class Transactions:
         return questions
 
     def roll_back_lost(self, now_ms: int) -> list[int]:
-        """Roll back half messages whose records have been lost, and return their log offsets.
+        """Roll back half messages whose records are lost, and return their log offsets.
 
-        A record is lost if it is contained neither in the log nor in a keep file. Each call examines up to
-        `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log, starting where the
-        previous call ended.
+        A record is lost if neither the log nor a keep file contains it. Each call examines up to
+        `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first log offset, starting where the last call
+        ended.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -297,7 +294,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Roll back a half message that cannot be committed because its record is unreadable."""
+        """Roll back a half message whose record is unreadable."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -320,7 +317,7 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the content of a half message for a check-back, or None if its record is damaged."""
+        """Return a half message's content for a check-back, or None if its record is damaged."""
         record = self._read_half(half_offset)
         if record is None:
             # The half message is rolled back in the next tick, because a check-back is impossible.
@@ -329,11 +326,10 @@ class Transactions:
         return properties.to_message(record)
 
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Complete a check-back by counting it and scheduling the next check-back if a producer was asked.
+        """Complete a check-back.
 
-        If a producer was contacted, the check-back is counted and the next check-back is scheduled.
-        Otherwise, a check-back that is due is postponed until a producer is available, whereas a manual
-        check-back before the due time does not change the time of the next check-back.
+        If a producer was asked, the check-back counts, and the next one is scheduled. Otherwise, a due
+        check-back waits for a producer. A manual check-back before the due time does not change the schedule.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -353,19 +349,19 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
-        """Schedule up to `CHECKS_WOKEN_MAX` check-backs of a topic that are waiting for a producer."""
+        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs that wait for a producer."""
         self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_unasked_ms(self) -> int | None:
-        """Return the earliest due time of a check-back that is waiting for a producer, or None."""
+        """Return the earliest due time of check-backs that wait for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
+        """Set a topic's check-back policy, or restore the default if `policy` is None.
 
-        Half messages that are waiting for a producer expire if the new policy allows no further check-backs.
-        Raise `TopicNotFound` if the topic does not exist.
+        Half messages that wait for a producer expire if the new policy allows no more check-backs. Raise
+        `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
         for offset in self.waiting_check_backs.of(topic):
@@ -376,7 +372,7 @@ class Transactions:
         return changed
 
     def freeze(self) -> Any:
-        """Return the state to be saved in a snapshot; see `Outcomes.freeze`."""
+        """Return the state for a snapshot (`Outcomes.freeze`)."""
         return self.outcomes.freeze()
 
     def thaw(self, frozen: Any) -> None:
@@ -394,7 +390,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """Process a `txn.states` event, which either ends the half message or is rejected.
+        """Process a `txn.states` event, which ends the half message or is rejected.
 
         If the half message has expired, the rejected request is recorded.
         """
@@ -409,13 +405,13 @@ class Transactions:
     def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """Return the receipt for a repeated request, or raise `TransactionEnded` if the outcomes differ."""
+        """Return the receipt of a repeated request. Raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._ended_error(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return an error with the transaction's outcome, and instructions if the transaction has expired."""
+        """Return an error with the transaction's outcome. If expired, the error tells how to resolve it."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -430,7 +426,7 @@ class Transactions:
     def _ended_in_log(self, record: Record) -> Ended:
         """Return the outcome of a half message whose state is not in memory.
 
-        The half message was committed if the log contains its committed record, and rolled back otherwise.
+        If the log contains its committed record, it was committed, and rolled back otherwise.
         """
         stored = properties.of_record(record)
         topic, message_id = (
@@ -449,7 +445,7 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         """Append and count an outcome.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
@@ -458,10 +454,10 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an outcome, and return its end offset.
+        """Append an outcome's record, and return its end offset.
 
-        If the committed message contains a timer operation, the operation is also executed. If the timer
-        names cannot be read, raise `StoreDamaged` before any record is appended.
+        A timer operation in a committed message is also executed. If the timer names cannot be read, raise
+        `StoreDamaged` before any append.
         """
         if ending.topic == TIMER_TOPIC:
             # This call may raise an error and must therefore precede the record of any timer operation.
@@ -475,7 +471,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
-        """Record the number of check-backs of a half message, and schedule the next check-back."""
+        """Record a half message's check-back count, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -483,12 +479,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule up to `count_max` check-backs that are waiting for a producer of a topic."""
+        """Schedule up to `count_max` of a topic's check-backs that wait for a producer."""
         for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read_half(self, half_offset: int) -> Record | None:
-        """Return the record of a half message, or None if the record has been destroyed by damage."""
+        """Return a half message's record, or None if it is damaged."""
         try:
             return self._store.read(half_offset)
         except StoreDamaged:
@@ -518,7 +514,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId`, without revealing the real topic, if the topic is wrong."""
+    """Raise `InvalidTransactionId` if the topic is wrong, without revealing the real topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")
