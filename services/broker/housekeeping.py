@@ -1,21 +1,20 @@
-"""Disk space control, which deletes old segments and refuses new messages when the disk is almost full.
+"""Disk space control: deletes old segments, and refuses new messages when the disk is almost full.
 
-Disk usage is checked every `housekeeping_ms` milliseconds. The first step of a segment deletion is to request
-snapshots. A segment can be deleted only if the older of the two kept snapshots covers the entire segment, so
-that recovery can start from either snapshot. The remaining steps of a deletion are as follows:
+Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
+two kept snapshots. A segment can therefore be deleted only if the older snapshot covers all of it. If not,
+new snapshots are requested first. The deletion then takes these steps:
 
     needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
                                                              --durable, published--> the files are deleted
 
-The segments and the empty queue files are deleted by a worker, because each deletion syncs a directory and
-may take as long as the device timeout. These files are not read during the deletion.
+A worker deletes the segments and the empty queue files, because each deletion syncs a directory and may take
+as long as the device timeout. These files are not read during the deletion.
 
-A cut record contains every change made by the cut: the new first offset of the log, the new lowest offset of
-each queue that loses entries, and the number of messages that each consumer group missed. If the broker is
-restarted after a cut was recorded, the files below the cut are deleted at startup in the same way. A record
-that contains only "cut_offset" is appended before a cut, in order to make a second snapshot possible. This
-record advances the end of the log, so that the second snapshot has a higher log offset than the first. If
-records above this "cut_offset" are missing, recovery reports the missing records as damage.
+A cut record contains all changes of the cut: the new first log offset, the new lowest offset of each queue
+that loses entries, and the number of messages that each group missed. After a restart, the files below a
+recorded cut are deleted in the same way. A record with only "cut_offset" may precede a cut. It advances the
+log end, so that a second snapshot gets a higher log offset than the first. If records above this "cut_offset"
+are missing, recovery reports them as damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes, the oldest covered segments of any age are deleted
@@ -24,27 +23,22 @@ records above this "cut_offset" are missing, recovery reports the missing record
                 acknowledgements, commits, rollbacks, recalls, and deliveries continue
     full        the same, and the reserve (an empty segment) is deleted to make room for a new segment
 
-If new messages are refused for a different reason (`stopped`), the effects are the same as on a disk that is
-90 % full.
+If new messages are refused for another reason (`stopped`), the effects are the same as at 90 %.
 
 The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". A cut
-record has the additional members "queues", "places", and "skipped". The member "queues" is a list of [topic,
-queue, new lowest offset], and the member "places" is a list of the corresponding log offsets. The member
-"skipped" is a list of [group, topic, queue, count], where the count is the number of messages that the group
-missed because it lagged too far behind. The missed messages are counted in
+record also has "queues", a list of [topic, queue, new lowest offset], "places", the corresponding log
+offsets, and "skipped", a list of [group, topic, queue, count] of missed messages. The messages are counted in
 `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
-durable. Queues are processed in batches, so that a broker with thousands of queues does not block the event
-loop. A first pass over the queues finds the oldest message that any group still needs. A second pass makes
-the cut by appending one record per batch of queues, and other records may be appended between these records.
-The log itself is cut by the last of these records, in which "done" is true. Queues with a damaged file are
-omitted from the cut and are rebuilt at the next startup. The rebuild also determines their first offsets.
-After the rebuild, a record with a "cut_offset" of 0 is appended. This record contains the first offsets of
-the rebuilt queues and the number of messages that each group missed in these queues. Before this record is
-appended, the position of a group in a rebuilt queue does not change, and snapshots contain the same position.
+durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the queues finds
+the oldest message that a group still needs. A second pass appends one record per batch of queues, and other
+records may follow in between. The last of these records has "done" set to true and cuts the log itself.
+Queues with a damaged file are left out of the cut and rebuilt at the next startup, which also determines
+their first offsets. Then a record with a "cut_offset" of 0 is appended, with the first offsets of the rebuilt
+queues and the messages that each group missed there. Until then, group positions in a rebuilt queue do not
+change, in memory or in snapshots.
 
-Weak spots: disk usage is measured only once every `housekeeping_ms` milliseconds. If the last tenth of the
-disk fills up between two measurements, the reserve segment is used, and no data is lost. A cut processes all
-groups of a queue in a single step, which takes 6 us per group.
+Weak spots: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
+no data is lost. A cut processes all groups of a queue in a single step, which takes 6 us per group.
 """
 
 from __future__ import annotations
@@ -77,30 +71,30 @@ _NO_OFFSET: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A scan for the oldest message that any consumer group still needs.
+    """A scan for the oldest message that a group still needs.
 
-    Groups whose next message is below `young_offset` are ignored, because these groups lag too far behind.
+    Groups whose next message is below `young_offset` lag too far behind and are ignored.
     """
 
     keys: deque[tuple[str, int]]
     young_offset: int
     groups: deque[GroupQueue] = field(default_factory=deque)
-    """The groups of the current queue that have not been scanned yet."""
+    """The groups of the current queue that are not scanned yet."""
     offset: int = _NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record, such as the lowest offsets and missed messages of some queues."""
+    """The contents of a retention record for some queues."""
 
     queues: list[tuple[str, int, int]]
-    """The new lowest queue offsets, as tuples of (topic, queue id, lowest offset)."""
+    """The new lowest queue offsets, as (topic, queue id, lowest offset)."""
     places: list[int]
     skipped: list[Skipped]
 
 
 class Housekeeping:
-    """Retention and disk space control for a broker."""
+    """Retention and disk space control."""
 
     def __init__(
         self,
@@ -121,10 +115,10 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
         self._remaining_queues: deque[tuple[str, int]] | None = None
-        """The queues that the current cut has not processed yet."""
+        """The queues still to be processed by the current cut."""
         self._scan: RetentionScan | None = None
         self._deletable_offset = 0
-        """The offset of a durable cut whose files have not been deleted yet, or 0 if there is no such cut.
+        """The offset of a durable cut whose files are not deleted yet, or 0.
         """
         self._requested_offset = 0
         self.disk_used = 0.0
@@ -133,15 +127,15 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        """The number of missed messages per (group, topic) that have been recorded but not yet logged."""
+        """Recorded missed messages per (group, topic) that are not logged yet."""
         self.missed_reports: list[str] = []
-        """Lines to be logged about the messages that groups missed because of a cut."""
+        """Log lines about messages that groups missed because of a cut."""
         self.stopped: Busy | None = None
-        """The error that is raised for new messages for a reason other than disk space, or None."""
+        """The error for new messages for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
-        """Whether new messages are currently refused."""
+        """Whether new messages are refused."""
         return self.stopped is not None or self.is_full
 
     @property
@@ -150,7 +144,7 @@ class Housekeeping:
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return the error to raise for new messages if the disk is almost full, or None otherwise."""
+        """Return the error for new messages if the disk is almost full, or None."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -163,15 +157,15 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise `stopped` if new messages have been stopped, or `DiskFull` if the disk is almost full."""
+        """Raise `stopped` if new messages are stopped, or `DiskFull` if the disk is almost full."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk usage. Return the retirement to run (a `KeepFileWrite` or a `Deletion`), or None.
+        """Check the disk usage. Return the retirement to run (a `KeepFileWrite` or `Deletion`), or None.
 
-        Return None while a checkpoint is in progress, because its snapshot may already be on disk, although
-        the core still reads a part of the log that the snapshot covers.
+        During a checkpoint, return None. Its snapshot may already be on disk while the core still reads log
+        records that the snapshot covers.
         """
         self.measure_space()
         self._scan = None
@@ -188,14 +182,13 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a scan is in progress or some first offsets of queues have not been recorded yet."""
+        """Whether a scan is running or first offsets of queues are not recorded yet."""
         return self._scan is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
 
-        If the first offsets of some queues have not been recorded yet, a batch of these offsets is recorded
-        instead.
+        If first offsets of queues are not recorded yet, record a batch of them instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -216,10 +209,9 @@ class Housekeeping:
         return self._running
 
     def _scan_next(self, scan: RetentionScan) -> int:
-        """Process the next group or queue, and return the cost of the step in queues.
+        """Process the next group or queue. Return the cost of the step in queues.
 
-        The cost is increased by 1 for every `CUT_QUEUE_BYTES` bytes of queue files that were read and
-        verified.
+        Each `CUT_QUEUE_BYTES` bytes of queue files read and verified add 1 to the cost.
         """
         if not scan.groups:
             scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
@@ -233,7 +225,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return a `Deletion` of the files below a published cut, or None if no files need to be deleted."""
+        """Return a `Deletion` of the files below a published cut, or None."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -241,7 +233,7 @@ class Housekeeping:
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _begin_scan(self, now_ms: int) -> RetentionScan | None:
-        """Return a new retention scan of all queues, or None if no segment can be deleted."""
+        """Return a new scan of all queues, or None if no segment can be deleted."""
         if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
             return None
         young_ms = now_ms - self._policy.group_pin_ms
@@ -265,17 +257,17 @@ class Housekeeping:
         return KeepFileWrite(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
-        """Return whether a record is still needed as an open or expired half message, or as a held timer."""
+        """Return whether a record is an open or expired half message or a held timer."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def continue_retirement(self, done: Retirement, now_ms: int) -> bool:
-        """Complete a `Deletion`, or continue the cut that follows a `KeepFileWrite` with one batch of queues.
+        """Complete a `Deletion`, or cut the next batch of queues after a `KeepFileWrite`.
 
-        If queues remain, return False. The caller must then call `continue_retirement` again, and may make
-        other calls in between. The log is cut by the last record, and records below the cut are then read
-        from the keep file. A `KeepFileWrite` remains in progress until the last record is published, so that
-        files are never deleted for an incomplete cut. Raise OSError if a disk operation fails.
+        Return False if queues remain. The caller must then call this method again, and may make other calls
+        in between. The last record cuts the log, and records below the cut are then read from the keep file.
+        A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut never
+        deletes files. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -301,7 +293,7 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost of counting the missed messages of all groups in a queue, as a number of queues."""
+        """Return the cost of counting the missed messages of a queue's groups, in queues."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
@@ -316,10 +308,10 @@ class Housekeeping:
         return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
 
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
-        """Advance the first offsets of queues, and return the end offset of the log.
+        """Advance the first offsets of queues. Return the log's end offset.
 
-        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets in the
-        entries at these queue offsets. The first offset of the log does not change.
+        `queues` contains (topic, queue id, new first offset), and `places` the log offsets of these entries.
+        The first log offset does not change.
         """
         self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
@@ -334,9 +326,9 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Copy the records that must be kept to a keep file, before a cut made by another broker is applied.
+        """Copy needed records to a keep file before another broker's cut is applied.
 
-        Raise OSError if a disk operation fails.
+        Raise OSError if the disk fails.
         """
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
@@ -346,7 +338,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both kept snapshots cover the cut, or raise OSError."""
+        """Delete the segments below a cut if both kept snapshots cover the cut. May raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -354,11 +346,11 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def abandon_retirement(self) -> None:
-        """Abandon a retirement that failed or was interrupted, so that the next `check_space` retries it."""
+        """Abandon a failed or interrupted retirement. The next `check_space` retries it."""
         self._running = self._remaining_queues = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log, and advance queues and groups to the positions in the record."""
+        """Cut the log, and advance queues and groups to the record's positions."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
@@ -368,7 +360,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Schedule an immediate call of `check_space`, which deletes the files below durable cuts."""
+        """Schedule `check_space` immediately to delete the files below durable cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -379,7 +371,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Count the messages that groups missed, and create log lines after the last record of a cut."""
+        """Count missed messages. After the last record of a cut, create the log lines."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -388,10 +380,10 @@ class Housekeeping:
             self._unreported.clear()
 
     def apply_log_start(self) -> None:
-        """Advance queues and groups to the first offset of the log, and find the files that must be deleted.
+        """Advance queues and groups to the first log offset, and find files to delete.
 
-        The position of a group is advanced only in queues whose first offset has been recorded. The first
-        offsets of rebuilt queues are recorded later by `continue_scan`.
+        Groups advance only in queues whose first offset is recorded. `continue_scan` later records the first
+        offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -402,11 +394,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that the reserve segment was used because the disk was full."""
+        """Record that a full disk has used up the reserve segment."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
-        """Measure the disk usage, and create the reserve segment if it is missing and the disk has room."""
+        """Measure the disk usage. Create a missing reserve segment if there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -422,7 +414,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve segment, unless doing so would leave less than one segment of free space."""
+        """Create the reserve segment unless less than one segment would remain free."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -438,7 +430,7 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset`, and request a snapshot if they do not."""
+        """Return whether both kept snapshots cover `cut_offset`. If not, request a snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True

@@ -1,17 +1,16 @@
-"""The journal, which records operator actions as messages in the internal topic `TW_SYS_JOURNAL`.
+"""The journal of operator actions, stored as messages in the internal topic `TW_SYS_JOURNAL`.
 
     action --> its records are durable --> `add_entry` --> the entry is durable --> response to the caller
 
-1. Every action for which a response was sent is in the journal, even after a restart or a change of leader,
-   because journal entries are messages in the log. If a crash interrupts an action before its journal entry
-   is durable, the caller does not receive a response.
-2. The body of a journal entry is a JSON object (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of
-   the entry is the store time of the message. Journal entries have no keys, and are therefore not found by
-   message searches.
-3. Journal entries are deleted by retention, together with the segments that contain them.
+1. Every action with a response is in the journal, even after a restart or leader change, because journal
+   entries are messages in the log. If a crash interrupts an action before its entry is durable, the caller
+   receives no response.
+2. The body of an entry is a JSON object (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and its time is the
+   message's store time. Entries have no keys, so message searches do not find them.
+3. Retention deletes entries together with their segments.
 
-Cost: each action appends a record of about 300 bytes to the log. A request for a page reads one record per
-entry, from newest to oldest, and examines at most `LOOKED_AT_MAX` entries.
+Cost: a record of about 300 bytes per action. A page request reads one record per entry, newest first, and
+examines at most `LOOKED_AT_MAX` entries.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from services.broker.spine.store import Store
 
 ENTRY_BYTES_MAX: Final = 4_096
 LOOKED_AT_MAX: Final = 1_000
-"""The maximum number of entries that are examined for one page."""
+"""Maximum number of entries examined for one page."""
 _TEXT_MAX: Final = 500
 _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
 
 class Entry(NamedTuple):
-    """An action that was performed by an operator.
+    """An operator action.
 
     user     the name of the user, or "" if the interface requires no token
     host     the address of the caller
@@ -57,7 +56,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StoredEntry:
-    """A journal entry with its offset in the journal and its store time in milliseconds since 1970."""
+    """A journal entry with its journal offset and its store time in milliseconds since the Unix epoch."""
 
     offset: int
     store_ms: int
@@ -66,10 +65,7 @@ class StoredEntry:
 
 @dataclass(slots=True, frozen=True)
 class JournalPage:
-    """A page of journal entries in descending order of time.
-
-    `before` is the cursor of the next page, or None on the last page.
-    """
+    """A page of journal entries, newest first. `before` is the next cursor, or None on the last page."""
 
     entries: list[StoredEntry]
     before: int | None
@@ -82,9 +78,9 @@ class Journal:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: Entry, now_ms: int) -> int:
-        """Append a journal entry, after truncating each field to the maximum length.
+        """Append a journal entry. Long fields are truncated.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         short = Entry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
@@ -92,10 +88,10 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest entries if it is None.
+        """Return up to `count_max` entries below the offset `before`, or the newest entries if None.
 
-        If `about` is not empty, return only entries that contain this text in any field, ignoring case.
-        Unreadable entries are omitted.
+        If `about` is not empty, return only entries with this text in any field, ignoring case. Unreadable
+        entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
         queue = self._store.dispatch.look(*_QUEUE)
@@ -114,6 +110,6 @@ class Journal:
 
 
 def _entry(record: Record) -> Entry:
-    """Return the journal entry in a record, ignoring unknown fields written by later releases."""
+    """Return the journal entry in a record. Unknown fields from later releases are ignored."""
     said = json.loads(record.body)
     return Entry(*(str(said.get(field, "")) for field in Entry._fields))

@@ -1,7 +1,7 @@
-"""The state that is lost at a restart because it is not in the log, with the reasons why the loss is safe.
+"""State that a restart loses because it is not in the log, and why each loss is safe.
 
-All other state can be restored from the log. For each entry in `MAY_BE_LOST`, a test sets the state, restarts
-the broker, and verifies that the state has been lost.
+The log restores all other state. For each entry in `MAY_BE_LOST`, a test sets the state, restarts the broker,
+and verifies the loss.
 """
 
 from __future__ import annotations

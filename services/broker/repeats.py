@@ -1,4 +1,4 @@
-"""Detection of repeated sends, which return the original receipt if the message is already stored.
+"""Detects repeated sends. If a message is already stored, its sender gets the original receipt.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -6,35 +6,32 @@
     otherwise --> stored: another message with a colliding id (two forked producers generate the same ids)
 
 Rules
-1. Messages are compared by content rather than by their encoded bytes (`broker.spine.same_message`).
-2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message that was appended by a
-   client's send. Ids are added by `apply` on the leader and on every follower, so the table is already filled
-   when a follower becomes the leader. At startup, the table is filled from columns of the key index before
-   messages are accepted, and the key index is not read afterwards.
-3. An id is recent for at least WINDOW_MS, measured by the clock of the process that applied the record. The
-   process stores the end offset of the log at the beginning of each of the last PERIODS_KEPT periods, each of
-   which lasts PERIOD_MS. No periods exist at startup, and store times are used instead
-   (`broker.spine.store_times`). In a cluster, store times are set by the clocks of several machines, which
-   may differ by an hour. Therefore, a cluster node starts with the ids in the last TAKEOVER_BYTES of the log,
-   and uses its own clock afterwards. Clients stop retrying well before the window ends, for example after
-   three attempts of 3 s each. A message that is sent again after the window has ended is stored again.
-4. Timers and half messages have separate id tables, whose ids expire much later, but by the broker's clock.
-   Therefore, for a period of WINDOW_MS after a startup or takeover, the ids of timers and half messages are
-   also looked up in the table of recent ids.
-5. An error response guarantees that the message has not been stored. For this reason, `broker.sending`
-   searches for an earlier attempt before it returns an error.
-6. At most one new period begins per flush, even if no flush has occurred for a long time. The reason is that
-   a forward clock step cannot be distinguished from idle time, and the ids of messages that were stored
-   before the step must be kept. If the clock is set back, the current period ends no later than PERIOD_MS
-   after the step.
-7. If the table cannot be filled because a key index file is damaged, the damage is reported. The key index is
-   then also searched for each id, until the table contains only ids that were added after startup.
+1. Messages are compared by content, not by encoded bytes (`broker.spine.same_message`).
+2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message from a client's send.
+   `apply` adds ids on the leader and on all followers, so a new leader's table is already filled. At startup,
+   the table is filled from key index columns before messages are accepted. The key index is not read
+   afterwards.
+3. An id is recent for at least WINDOW_MS, by the clock of the process that applied the record. For each of
+   the last PERIODS_KEPT periods of PERIOD_MS, the process remembers the log end at its beginning. At startup,
+   store times are used instead (`broker.spine.store_times`). In a cluster, store times come from several
+   machines, whose clocks may differ by an hour. A cluster node therefore starts with the ids in the last
+   TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before the window ends,
+   for example after three attempts of 3 s each. A message sent again after the window is stored again.
+4. Timers and half messages have their own id tables, whose ids expire much later, but by the broker's clock.
+   For WINDOW_MS after a startup or takeover, their ids are therefore also looked up in the table of recent
+   ids.
+5. An error response guarantees that the message is not stored. `broker.sending` therefore searches for an
+   earlier attempt before it returns an error.
+6. At most one period begins per flush, even after a long idle time. A forward clock step looks like idle
+   time, and ids from before the step must be kept. If the clock is set back, the current period ends within
+   PERIOD_MS after the step.
+7. If a damaged key index file prevents filling the table, the damage is reported. The key index is then also
+   searched for each id until all recent ids were added after startup.
 
-Each send requires one probe of `broker.spine.recent_ids` and the hash of the id, which is also needed for the
-key index. A repeated send requires one log read per record with the same id, up to a maximum of
-SAME_ID_READ_MAX reads. Weak spots: a repeated message is stored again if it is followed by more than
-SAME_ID_READ_MAX messages with the same id. A repeated message is also stored again if the key index is used
-as described in rule 7 and the index entry of the message is damaged.
+Cost: each send probes `broker.spine.recent_ids` with the hash that the key index also needs. A repeated send
+reads up to SAME_ID_READ_MAX log records with the same id. Weak spots: a repeated message is stored again if
+more than SAME_ID_READ_MAX messages with the same id follow it, or if its index entry is damaged while rule 7
+applies.
 """
 
 from __future__ import annotations
@@ -62,27 +59,27 @@ from tidewheel import property_names
 PERIOD_MS: Final = 10_000
 PERIODS_KEPT: Final = 4
 WINDOW_MS: Final = (PERIODS_KEPT - 1) * PERIOD_MS
-"""The minimum time for which an id is kept."""
+"""Minimum time in milliseconds for which an id is kept."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""A size larger than the amount of log data that a leader writes within WINDOW_MS."""
+"""More log bytes than a leader writes within WINDOW_MS."""
 
 
 class Repeats:
-    """The table of recent ids with its periods, and the search for the first attempt to send a message."""
+    """The recent ids and their periods, and the search for a message's first attempt."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages, which are set by `recover`."""
+        """The ids of recent messages. Set by `recover`."""
         self._period_ends_ms = 0
         self._since: deque[int] = deque([0] * PERIODS_KEPT, PERIODS_KEPT)
-        """The end offset of the log at the beginning of each period that is kept, oldest first."""
+        """The log end at the beginning of each kept period, oldest first."""
         self._begun_ms = 0
-        """The time at which this process began to accept messages."""
+        """When this process began to accept messages."""
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table of recent ids after the log has been replayed, or raise OSError if reading fails."""
+        """Fill the table of recent ids after the log replay. May raise OSError."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:
@@ -106,11 +103,11 @@ class Repeats:
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next period if the current period has ended.
+        """Begin the next period if the current one has ended.
 
-        The broker calls `pass_time` for each flush, and whenever the clock has been set back. The ids of
-        records that were appended since the last call are kept for at least WINDOW_MS after this call. The
-        current period ends no later than PERIOD_MS after this call, even if the clock has been set back.
+        The broker calls this for each flush and whenever the clock is set back. The ids of records appended
+        since the last call are kept for at least WINDOW_MS from now. The current period ends within PERIOD_MS
+        from now, even if the clock was set back.
         """
         if now_ms >= self._period_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -120,13 +117,13 @@ class Repeats:
             self._period_ends_ms = min(self._period_ends_ms, now_ms + PERIOD_MS)
 
     def may_have_wrong_times(self, now_ms: int) -> bool:
-        """Return whether recent timers and half messages may have expired early due to wrong store times."""
+        """Return whether wrong store times may have expired recent timers and half messages early."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the recent record of the same message under `topic`, or None if there is no such record.
+        """Return the recent record of the same message under `topic`, or None.
 
-        `stored` contains the encoded properties of the message.
+        `stored` contains the message's encoded properties.
         """
         is_known = False
         for found in islice(self._records_with_id(message), SAME_ID_READ_MAX):
@@ -138,7 +135,7 @@ class Repeats:
         return None
 
     def _records_with_id(self, message: Message) -> Iterator[Record]:
-        """Yield the recent records that have the same id as the message, newest first."""
+        """Yield recent records with the message's id, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:
@@ -157,7 +154,7 @@ class Repeats:
             yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
 
     def _offset_at(self, store_ms: int) -> int:
-        """Return a lower bound for the offsets of all records stored at or after `store_ms`."""
+        """Return a lower bound for the offsets of records stored at or after `store_ms`."""
         if self._store.last_store_ms < store_ms:
             return self._store.log.end_offset
         found = self._store.times.offset_at(store_ms)

@@ -1,15 +1,14 @@
-"""Send operations, which check a message, assign a queue, and store the message according to its type.
+"""Send operations. They check a message, assign a queue, and store the message by type.
 
-A message with the same id and content as a stored message is not stored again, and its sender receives the
-original receipt (`broker.repeats`). The ids of timers and half messages are kept for the much longer period
-`dedupe_ms`, in the tables of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the
-same id but different content is treated as a different message.
+A message with the id and content of a stored message is not stored again, and its sender receives the
+original receipt (`broker.repeats`). For timers and half messages, `broker.timers.timer_ends` and
+`broker.halves.half_receipts` keep ids for the much longer time `dedupe_ms`. A message with the same id but
+different content is a different message.
 
-A client may send a message more than once, and treats the last response as the result of the operation. An
-error response must therefore guarantee that none of the attempts has stored the message. For this reason, an
-error whose cause can change between attempts (disk space, clock, settings, or topics) is returned only if no
-previous attempt has stored the message. An illegal message is rejected immediately, because no earlier
-attempt can have stored the message.
+A client may send a message several times, and the last response counts. An error response must therefore
+guarantee that no attempt has stored the message. If the cause of an error can change between attempts (disk
+space, clock, settings, or topics), the error is returned only if no earlier attempt has stored the message.
+An illegal message is rejected immediately, because no earlier attempt can have stored it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from tidewheel.errors import TidewheelError
 
 
 class MessageSender:
-    """The send operations of a broker."""
+    """A broker's send operations."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class MessageSender:
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store each message independently, and return a receipt or an error for each message."""
+        """Store each message independently. Return a receipt or an error for each."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -87,8 +86,8 @@ class MessageSender:
         """Store a normal, FIFO, delayed, or half message, depending on its attributes.
 
         Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
-        `DiskFull` if the disk is almost full. If an error is raised, neither this call nor an earlier call
-        has stored the message.
+        `DiskFull` if the disk is almost full. On error, neither this call nor an earlier one has stored the
+        message.
         """
         message_type = message.message_type
         check_message(message, message_type)
@@ -179,7 +178,7 @@ class MessageSender:
     def _find_first_receipt(
         self, message: Message, message_type: MessageType, now_ms: int
     ) -> SendReceipt | None:
-        """Return the receipt of the first attempt to send a message, or None if the message is new."""
+        """Return the receipt of a message's first attempt, or None if the message is new."""
         if message_type is MessageType.TRANSACTION:
             return self._find_half_receipt(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -187,10 +186,10 @@ class MessageSender:
         return self._find_plain_receipt(message, properties.encode_message(message))
 
     def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of the first attempt to send a plain message, or None if the message is new.
+        """Return the receipt of a plain message's first attempt, or None if the message is new.
 
-        A plain message is a message that is neither a timer nor a half message. `stored` contains the encoded
-        properties of the message.
+        A plain message is neither a timer nor a half message. `stored` contains the message's encoded
+        properties.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -232,7 +231,7 @@ class MessageSender:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:
-        """Return the record of a timer, or None if the record has been deleted or is damaged."""
+        """Return a timer's record, or None if it is deleted or damaged."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
@@ -241,17 +240,16 @@ class MessageSender:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a scheduled message, whose template was already checked when the schedule was set."""
+        """Store a scheduled message. Its template was checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Choose a queue by the message's priority, message group, or lite topic, or by round-robin.
+        """Choose a queue by priority, message group, or lite topic, or by round-robin.
 
-        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit has been
-        reached.
+        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit is reached.
         """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -277,10 +275,10 @@ class MessageSender:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer that a message with the key `keyed` replaces, or None if there is none.
+        """Return the pending timer that a message with the key `keyed` replaces, or None.
 
-        Raise `KeyPending` if the pending timer must not be replaced, or `TooManyTimers` if too many timers
-        are pending.
+        Raise `KeyPending` if that timer must not be replaced, or `TooManyTimers` if too many timers are
+        pending.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.find_by_hash(keyed)
@@ -296,7 +294,7 @@ class MessageSender:
         return ReplacedTimer(found.timer_offset, found.due_ms)
 
     def _count_stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
-        """Update the statistics for a stored message, and return its receipt."""
+        """Count a stored message, and return its receipt."""
         self._count(message)
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
@@ -310,13 +308,13 @@ class MessageSender:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt for a message that was stored as the record `found`."""
+    """Return the receipt of a message that is stored as the record `found`."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return a record that stores a message in its own topic."""
+    """Return a record of a message in its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

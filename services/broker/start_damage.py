@@ -1,6 +1,6 @@
-"""Reports of damage that was found at startup in snapshots, the log, or keep files.
+"""Reports damage that startup finds in snapshots, the log, or keep files.
 
-Damage to derived files is reported by the code that rebuilds the files.
+The code that rebuilds derived files reports their damage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def report_startup_damage(
     may_begin_at: int,
     into: DamageList,
 ) -> None:
-    """Report the damage that was found by recovery in snapshots, the log, and keep files."""
+    """Report the damage that recovery found in snapshots, the log, and keep files."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
@@ -39,13 +39,13 @@ def report_startup_damage(
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damaged ranges above a retention cut, excluding segments that are to be deleted."""
+    """Return the damaged ranges above a retention cut."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
 
 def describe_missing_segments(may_begin_at: int, first_offset: int) -> str:
-    """Return the report text for missing segments that were not deleted by the broker."""
+    """Describe missing segments that the broker has not deleted."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

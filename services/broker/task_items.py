@@ -1,19 +1,16 @@
-"""The items changed by tasks, which are stored as messages in the internal topic `TW_SYS_TASK`.
+"""The items of tasks, stored as messages in the internal topic `TW_SYS_TASK`.
 
     batch of a task -> its records are durable -> `add_items` -> ... -> last list is durable -> task ends
 
-1. Each record lists the items of one batch of a task, which has at most `limits.TASK_SLICE` items. The key of
-   the record is the task id, so that the newest record of a task can be found through the key index. The
-   newest record contains the offset of the first record of the task. The records between these two offsets
-   belong to this task or to tasks that ran at the same time.
-2. The body of a record is a JSON object with the id and the kind of the task, the offset of the task's first
-   record (null in the first record itself), and the items. Each item is a list of the form [topic, name,
-   message id, verdict].
-3. The record that lists a batch is appended after the records of the changes in the batch. A crash may
-   therefore lose the list of the last batch, but not the list of an earlier batch.
-4. The records are deleted by retention, together with the segments that contain them.
+1. Each record lists one batch of at most `limits.TASK_SLICE` items. The record's key is the task id, so the
+   key index finds a task's newest record. The newest record contains the offset of the task's first record.
+   The records in between belong to this task or to concurrent tasks.
+2. The body is a JSON object with the task's id and kind, the offset of its first record (null in the first
+   record itself), and the items. Each item is a list [topic, name, message id, verdict].
+3. A batch's list is appended after its changes. A crash may lose the list of the last batch, but of no other.
+4. Retention deletes the records together with their segments.
 
-Cost: a task appends about 100 bytes per item. A request for a page examines at most `LOOKED_AT_MAX` records.
+Cost: about 100 bytes per item. A page request examines at most `LOOKED_AT_MAX` records.
 """
 
 from __future__ import annotations
@@ -33,12 +30,12 @@ from services.broker.spine.store import Store
 from tidewheel import property_names
 
 LOOKED_AT_MAX: Final = 1_000
-"""The maximum number of records that are examined for one page."""
+"""Maximum number of records examined for one page."""
 _QUEUE: Final = (TASK_TOPIC, 0)
 
 
 class TaskItem(NamedTuple):
-    """An item of a task, with the verdict, or with an error code if the operation was refused.
+    """An item of a task, with its verdict, or an error code if the operation was refused.
 
     topic       the topic of the timer or the message, or the original topic of the dead letter
     name        the timer key, or "queue:offset" of the message, or the offset of the dead letter
@@ -54,7 +51,7 @@ class TaskItem(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class DoneItem:
-    """A task item, with the time at which its batch was stored, in milliseconds since 1970."""
+    """A task item, with its store time in milliseconds since the Unix epoch."""
 
     store_ms: int
     item: TaskItem
@@ -62,10 +59,10 @@ class DoneItem:
 
 @dataclass(slots=True, frozen=True)
 class ItemsPage:
-    """A page of task items, in the order in which the items were processed.
+    """A page of task items in order of processing.
 
-    `after` is the cursor of the next page, or None on the last page. A cursor consists of the offset of a
-    record and the number of items in this record that were returned on earlier pages.
+    `after` is the next cursor, or None on the last page. A cursor is a record's offset and the number of its
+    items on earlier pages.
     """
 
     items: list[DoneItem]
@@ -73,7 +70,7 @@ class ItemsPage:
 
 
 class AddedItems(NamedTuple):
-    """The offset of the first record of a task, and the offset up to which the log must be durable."""
+    """The offset of a task's first record, and the log offset that must be durable."""
 
     first: int
     durable_at: int
@@ -90,7 +87,7 @@ class TaskItems:
     ) -> AddedItems:
         """Append a record that lists a batch of items.
 
-        `first` is the offset of the first record of the task, or None if the task has no records yet.
+        `first` is the offset of the task's first record, or None if there is none yet.
         """
         said = {"task": task_id, "kind": kind, "first": first, "items": items}
         record = Record(
@@ -104,10 +101,9 @@ class TaskItems:
     def page(
         self, task_id: str, kind: str, after: tuple[int, int] | None, count_max: int
     ) -> ItemsPage | None:
-        """Return up to `count_max` items of a task, or None if the log contains no items of the task.
+        """Return up to `count_max` items of a task, or None if the log contains none.
 
-        Unreadable records are omitted. A page contains fewer items if many of the records examined belong to
-        other tasks.
+        Unreadable records are omitted. A page is shorter if many examined records belong to other tasks.
         """
         newest = self._find_newest(task_id, kind)
         if newest is None:
@@ -131,7 +127,7 @@ class TaskItems:
         return ItemsPage(found, None)
 
     def _find_newest(self, task_id: str, kind: str) -> Record | None:
-        """Return the newest readable record of a task, or None if there is no such record."""
+        """Return a task's newest readable record, or None."""
         for offset in self._store.offsets_named(TASK_TOPIC, task_id, self._store.log.first_offset):
             try:
                 record = self._store.read(offset)

@@ -1,4 +1,4 @@
-"""A parser for cron lines, which follows the rules of crontab(5) in Vixie cron.
+"""A parser for cron lines that follows crontab(5) of Vixie cron.
 
     field    numbers                          names
     second   0-59, only in a 6-field line     -
@@ -8,22 +8,20 @@
     month    1-12                             jan-dec
     weekday  0-7, where 0 and 7 are Sunday    sun-sat
 
-A field of a cron line is a comma-separated list of items. An item is a number, a range of numbers, or `*`,
-which matches all numbers. A range or `*` can be followed by a step, as in `1-9/2` or `*/5`. Names are not
-case-sensitive and can be abbreviated to three or more letters. The following rules apply to the whole line:
-1. If both the day and the weekday are restricted, a date matches if it matches either of the two fields. A
-   field that begins with `*` does not count as restricted, even if it excludes some dates. If either field
-   begins with `*`, a date must match both fields.
-2. A line has a wildcard if its second, minute, or hour field begins with `*`. The wildcard affects the
-   behavior at clock changes, as in cron(8); see `services.broker.schedules.recurrence`.
+A field is a comma-separated list of items. An item is a number, a range, or `*` for all numbers. A range or
+`*` can have a step, as in `1-9/2` or `*/5`. Names are not case-sensitive and can be abbreviated to three or
+more letters. Two rules apply to the whole line:
+1. If both the day and the weekday are restricted, a date must match one of them. If either field begins with
+   `*`, a date must match both. A field that begins with `*` never counts as restricted, even if it excludes
+   some dates.
+2. A line has a wildcard if its second, minute, or hour field begins with `*`. This affects clock changes, as
+   in cron(8); see `services.broker.schedules.recurrence`.
 
-The parser supports the following extensions to Vixie cron: seconds, `L`, a step after a single number
-(`20/5`), a range of weekdays that extends across the end of the week (`fri-mon`), and `?` in place of `*` as
-the weekday. The syntax of other cron implementations is rejected with an error message that suggests a
-correction.
+Extensions to Vixie cron are seconds, `L`, a step after a single number (`20/5`), weekday ranges across the
+end of the week (`fri-mon`), and `?` for `*` as the weekday. The syntax of other cron programs is rejected
+with a suggested correction.
 
-The result of parsing uses the syntax of the APScheduler class CronTrigger. Parsing takes about 20 us per
-line.
+The result uses the syntax of APScheduler's CronTrigger. Parsing takes about 20 us per line.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed cron line with the fields of a CronTrigger and the results of the rules for the whole line."""
+    """A parsed cron line: the fields of a CronTrigger, and the results of the rules for the line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -54,7 +52,7 @@ class CronLine:
 
 
 def parse_cron(line: str) -> CronLine:
-    """Parse a cron line, or raise ValueError with a suggested correction."""
+    """Parse a cron line. Raise ValueError with a suggested correction."""
     texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -65,7 +63,7 @@ def parse_cron(line: str) -> CronLine:
 
 
 def _expand_name(line: str) -> str:
-    """Return the five fields for a predefined schedule such as `@daily`, or any other line unchanged."""
+    """Return the five fields of a predefined schedule such as `@daily`, or any other line unchanged."""
     if not line.startswith("@"):
         return line
     name = line.lower().split()[0]
@@ -103,7 +101,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """The definition of a field of a cron line, including its name and its legal values."""
+    """A field of a cron line and its legal values."""
 
     word: str
     low: int
@@ -113,7 +111,7 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Convert a field to the syntax of CronTrigger, or raise ValueError if the field is illegal."""
+        """Convert a field to CronTrigger syntax. Raise ValueError if it is illegal."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
@@ -153,7 +151,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _parse_number(self, word: str) -> int:
-        """Return the numeric value of a number or name, or raise ValueError if it is illegal."""
+        """Return the value of a number or name. Raise ValueError if it is illegal."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):
@@ -166,7 +164,7 @@ class _Field:
         return f"{self.low} to {self.high}{names}"
 
     def _refuse_foreign(self, item: str) -> None:
-        """Raise ValueError with a suggested correction if an item has the syntax of another cron program."""
+        """Raise ValueError with a suggested correction for an item in another cron program's syntax."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):
                 raise ValueError(f"{item!r} as {self.word} is not vixie cron's: {instead}")
@@ -189,7 +187,7 @@ _FIELDS: Final = {
     "month": _Field("month", 1, 12, _MONTH_NAMES, first_name=1),
     "day_of_week": _Field("weekday", 0, 7, _WEEKDAY_NAMES, wraps=True),
 }
-"""The fields of a cron line with seconds, in order, keyed by their names in CronTrigger."""
+"""The fields of a cron line with seconds, in order, keyed by CronTrigger name."""
 _FOREIGN: Final = (
     (
         r"\?",
@@ -225,7 +223,7 @@ _FOREIGN: Final = (
 
 
 def _format_range(numbers: range) -> str:
-    """Return a range in the syntax of CronTrigger, which does not allow a step larger than the range."""
+    """Return a range in CronTrigger syntax, which allows no step larger than the range."""
     if numbers is _LAST_DAY:
         return "last"
     if len(numbers) == 1:

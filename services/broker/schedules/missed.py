@@ -1,17 +1,16 @@
-"""The policies that determine which missed runs of a schedule are dropped.
+"""The policies for missed runs of a schedule.
 
-The missed runs that are not dropped are sent in order, oldest first.
+A policy determines which missed runs are dropped. The others are sent, oldest first.
 
     policy  dropped runs
     skip    all runs that are more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed several years of runs. For this reason, the missed runs are
-never enumerated completely. The cost of a decision is measured in calendar searches, which take about 25 us
-each (`count_searches`). The policy `once` uses a binary search, which takes about 45 calendar searches. The
-policy `all` takes about 5 calendar searches for each run that is sent, or up to 40 if the runs occur in
-bursts.
+A schedule that runs every second may have missed years of runs, so missed runs are never enumerated
+completely. Cost is measured in calendar searches of about 25 us each (`count_searches`). The policy `once`
+uses a binary search with about 45 calendar searches. The policy `all` takes about 5 calendar searches per
+sent run, or up to 40 if runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 
 
 def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Return the time in ms since 1970 up to which the runs after the cursor are dropped.
+    """Return the time in milliseconds since the Unix epoch up to which runs are dropped.
 
-    At least one run of the schedule must be due.
+    At least one run after the cursor must be due.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
@@ -36,7 +35,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def count_searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches needed to decide which missed runs are dropped."""
+    """Return the approximate number of calendar searches for a decision about missed runs."""
     return {MissedRunPolicy.SKIP: 1, MissedRunPolicy.ONCE: 45, MissedRunPolicy.ALL: 5 * schedule.missed_max}[
         schedule.missed
     ]
@@ -53,9 +52,8 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
     """Return the time before the newest `missed_max` runs and after all older runs.
 
-    The size of a window that ends at `until_ms` is doubled until the window contains more than `missed_max`
-    runs. If the runs occur in bursts and the window contains far too many runs, its start is determined by a
-    binary search.
+    A window that ends at `until_ms` is doubled until it contains more than `missed_max` runs. If it contains
+    far too many because runs occur in bursts, a binary search finds its start.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
@@ -80,12 +78,12 @@ def _bisect_window(schedule: Schedule, low_ms: int, until_ms: int) -> int:
 
 
 def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """Return the number of occurrences in a window, but at most `missed_max + 1`."""
+    """Count the occurrences in a window, up to `missed_max + 1`."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
 _ENUMERATED_MAX: Final = 8
-"""The maximum number of runs in a window that are enumerated, as a multiple of `missed_max`."""
+"""Maximum number of enumerated runs in a window, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[MissedRunPolicy, _Policy]] = {

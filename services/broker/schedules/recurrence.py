@@ -1,27 +1,25 @@
-"""The computation of a schedule's occurrences from a cron line and a time zone, as in Vixie cron.
+"""Computes a schedule's occurrences from a cron line and a time zone, as in Vixie cron.
 
-The cron line is parsed by `services.broker.schedules.cron_line`, and the matching wall times are computed by
-the class CronTrigger of APScheduler. `Recurrence` uses CronTrigger with UTC only, because CronTrigger returns
-wrong results for time zones with clock changes. For example, APScheduler 3.11 skips midnight after a day with
-23 hours. Wall times are converted to UTC in accordance with cron(8):
+`services.broker.schedules.cron_line` parses the cron line, and APScheduler's CronTrigger computes the
+matching wall times. `Recurrence` uses CronTrigger only with UTC, because it returns wrong results for time
+zones with clock changes. For example, APScheduler 3.11 skips midnight after a 23-hour day. Wall times are
+converted to UTC as in cron(8):
 
     second, minute, or hour   if the clocks skip the time    if the clocks repeat the time
     no field begins with `*`  once, at the clock change      only the first time
     a field begins with `*`   no occurrence                  both times
 
-A clock change of more than three hours is considered to be a correction, and the new time takes effect
-immediately. If a job matches several skipped minutes, Vixie cron runs the job once for each of these minutes.
-In Tidewheel, a cron line that matches several skipped times has only one occurrence, at the time of the clock
-change.
+A clock change of more than three hours is a correction, and the new time takes effect immediately. For a job
+that matches several skipped minutes, Vixie cron runs the job once per minute. Tidewheel has only one
+occurrence, at the clock change.
 
-The computation of occurrences does not read a clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`,
-which is long enough to find 29 February around the year 2100. A cron line that has no occurrence in this
-period is considered to have no occurrences at all. The computation of an occurrence takes 20 to 100 us, or up
-to 6 ms if the occurrence is years ahead.
+This module reads no clock. A search covers `limits.SCHEDULE_SEARCH_MS`, which is long enough to find 29
+February around the year 2100. A cron line without an occurrence in this period has no occurrences at all.
+Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead.
 
 Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
-`0 9 */31 3 sun`. Schedules with such a cron line are rejected. A search does not find two clock changes that
-cancel each other out within one week, but no time zone has such changes.
+`0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
+week, but no time zone has such changes.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""The maximum clock change, in seconds, that is not considered to be a correction; see cron(8)."""
+"""Largest clock change in seconds that is not a correction; see cron(8)."""
 
 
 class Recurrence:
-    """A cron expression that is evaluated in a time zone.
+    """A cron expression in a time zone.
 
-    The suffix `_s` denotes a time in seconds since 1970 (UTC). The variable `wall_s` denotes a local time in
-    seconds, which is the UTC time plus the offset of the time zone.
+    The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds, which
+    is the UTC time plus the time zone's offset.
 
     Raises: IllegalSchedule: if the cron expression or the time zone is invalid.
     """
@@ -65,7 +63,7 @@ class Recurrence:
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
+        """Return the first occurrence after a time in milliseconds since the Unix epoch, or None."""
         from_s = now_ms // 1000 + 1
         # Wall times may be repeated by a clock change before `from_s`, or skipped by a clock change at
         # `from_s`.
@@ -86,7 +84,7 @@ class Recurrence:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences after `after_ms` up to and including `until_ms`, in ms since 1970."""
+        """Yield the occurrences after `after_ms` up to and including `until_ms` in milliseconds."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -96,8 +94,7 @@ class Recurrence:
     def last_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
-        At least one occurrence must exist in this period. A binary search finds the lowest time after which
-        there is no occurrence.
+        There must be at least one. A binary search finds the lowest time without a later occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -111,11 +108,11 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """Return the local time in ISO 8601 format for a time in ms since 1970."""
+        """Return the local time in ISO 8601 format for milliseconds since the Unix epoch."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether there is an occurrence at a clock change because it skips a matching wall time."""
+        """Return whether a clock change skips a matching wall time and thus is an occurrence."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
@@ -124,16 +121,16 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
-        """Return the number of seconds after a clock change during which repeated wall times are ignored."""
+        """Return how many seconds after a clock change repeated wall times are ignored."""
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return the number of seconds by which clocks are set forward, or 0 if no adjustment is required."""
+        """Return by how many seconds clocks are set forward, or 0 if this needs no adjustment."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _next_wall(self, wall_s: int) -> int | None:
-        """Return the first matching wall time at or after `wall_s`, or None if no match is found."""
+        """Return the first matching wall time from `wall_s` on, or None."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
@@ -161,7 +158,7 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the cached recurrence for a cron expression and a time zone, or raise `IllegalSchedule`."""
+    """Return the cached recurrence of a cron expression and a time zone. May raise `IllegalSchedule`."""
     return Recurrence(cron, time_zone)
 
 
@@ -172,7 +169,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers for a cron line, whose combined fire times are the occurrences."""
+    """Return the APScheduler triggers of a cron line. The occurrences are all of their fire times."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -180,7 +177,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return the time zone with the given name, or raise ValueError if the host does not provide it."""
+    """Return a time zone by name. Raise ValueError if the host does not have it."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

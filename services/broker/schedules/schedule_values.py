@@ -1,8 +1,7 @@
-"""Values that describe a schedule, such as its message template, recurrence, and missed-run policy.
+"""Values that describe a schedule, such as its message template and missed-run policy.
 
-A run is missed if it is processed more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. Runs can be
-missed because the broker is stopped, because the disk is full, or because of a clock step. A run that is
-delayed by less than this limit is sent regardless of the policy.
+A run is missed if it is more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. Causes are a stopped
+broker, a full disk, or a clock step. A run with a smaller delay is sent under every policy.
 
     policy  missed runs
     skip    no run is sent
@@ -31,7 +30,7 @@ _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
 class MissedRunPolicy(Enum):
-    """The policy that determines which missed runs of a schedule are sent."""
+    """Determines which missed runs are sent."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -41,8 +40,7 @@ class MissedRunPolicy(Enum):
 class ScheduleState(Enum):
     """The state of a schedule.
 
-    In the state ENDED, the schedule has no further runs. In the state FAULTY, the next run cannot be
-    computed.
+    ENDED means that there are no more runs. FAULTY means that the next run cannot be computed.
     """
 
     ACTIVE = "ACTIVE"
@@ -53,7 +51,7 @@ class ScheduleState(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Schedule:
-    """A recurring message with occurrences from `start_ms` through `end_ms`, in ms since 1970."""
+    """A recurring message. `start_ms` and `end_ms` are milliseconds since the Unix epoch."""
 
     name: str
     cron: str
@@ -71,14 +69,14 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The recurrence of the schedule.
+        """The schedule's recurrence.
 
-        Raise `IllegalSchedule` if the cron line or the time zone is no longer valid on the host.
+        Raise `IllegalSchedule` if the cron line or the time zone is no longer valid on this host.
         """
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence.
+        """Return the first occurrence after a time in milliseconds since the Unix epoch, or None.
 
         Raise `IllegalSchedule` if the cron line or the time zone is invalid.
         """
@@ -87,7 +85,7 @@ class Schedule:
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def upcoming_runs(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """Return up to `count` consecutive occurrences, starting with the occurrence at `at_ms`."""
+        """Return up to `count` occurrences, starting with the one at `at_ms`."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
@@ -95,12 +93,12 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """Return the message for an occurrence, with a message id that is unique to the occurrence."""
+        """Return an occurrence's message. Its message id is unique to the occurrence."""
         marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return the message without occurrence-specific parts, so that the message can be checked."""
+        """Return the message without occurrence-specific parts, for validation."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -118,7 +116,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """The time of a future run, in ms since 1970 and as local time in the time zone of the schedule."""
+    """The time of a future run: milliseconds since the Unix epoch, and local time of the schedule."""
 
     at_ms: int
     local: str
@@ -128,9 +126,8 @@ class Occurrence:
 class ScheduleView:
     """A schedule with its state and progress.
 
-    `last_ms` is the time of the last run that was sent. `passed_ms` is the time up to which missed runs were
-    dropped, or 0 if no runs were dropped. `error` is the error that was raised when a run was computed or
-    sent.
+    `last_ms` is the time of the last sent run. `passed_ms` is the time up to which missed runs were dropped,
+    or 0. `error` is the last error in computing or sending a run.
     """
 
     schedule: Schedule
@@ -144,7 +141,7 @@ class ScheduleView:
 
 
 def check_schedule(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` if the schedule is illegal, or `BodyTooLarge` if its body is too large."""
+    """Raise `IllegalSchedule` if a schedule is illegal, or `BodyTooLarge` if its body is too large."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
@@ -162,7 +159,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise `IllegalSchedule` if the name is not legal for a schedule."""
+    """Raise `IllegalSchedule` if a schedule name is illegal."""
     if not _NAME.fullmatch(name) or len(name) > limits.SCHEDULE_NAME_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its name {name[: limits.SCHEDULE_NAME_CHARACTERS_MAX]!r} must have 1 to "
@@ -171,7 +168,7 @@ def check_schedule_name(name: str) -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raise `IllegalSchedule` if the cron line exceeds the maximum length."""
+    """Raise `IllegalSchedule` if a cron line is too long."""
     if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
@@ -189,9 +186,9 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
-    """Raise `IllegalSchedule` if the start or end of the schedule is out of range.
+    """Raise `IllegalSchedule` if the start or end is out of range.
 
-    The end must be after `from_ms` or, by default, after `now_ms`.
+    The end must be after `from_ms`, by default `now_ms`.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
@@ -207,7 +204,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON-serializable values, omitting values that are equal to their defaults."""
+    """Return a schedule as JSON-serializable values. Empty optional values are omitted."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -229,6 +226,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule from which `freeze_schedule` created the given values."""
+    """Return the schedule from the result of `freeze_schedule`."""
     plain = {"body": b64decode(frozen["body"]), "missed": MissedRunPolicy(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

@@ -1,11 +1,10 @@
-"""Recurring messages, which are sent when the timer for the next occurrence of their schedule fires.
+"""Recurring messages. A timer fires for each occurrence of a schedule.
 
-Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>`. The
-property `TW_SCHEDULE` contains the name of the schedule, and `TW_OCCURRENCE_MS` contains the time of the
-occurrence. The record of an occurrence also advances the cursor of the schedule, from which the next
-occurrence is computed. For this reason, an occurrence is never appended to the log twice, even after a crash
-or a clock step. Schedules are defined by records in the topic `TW_SYS_SCHEDULE` (type 12), whose body is a
-JSON object:
+Each occurrence is an ordinary message in the schedule's topic, with the message id `<name>@<time>`. The
+property `TW_SCHEDULE` contains the schedule's name, and `TW_OCCURRENCE_MS` the time of the occurrence. The
+record of an occurrence also advances the schedule's cursor, from which the next occurrence is computed. An
+occurrence is therefore never appended twice, even after a crash or a clock step. Records in the topic
+`TW_SYS_SCHEDULE` (type 12) define schedules. Their body is a JSON object:
 
     verb    additional members     effect
     set     schedule, after_ms     creates or changes the schedule with occurrences after `after_ms`
@@ -17,22 +16,19 @@ JSON object:
     delete  name                   deletes the schedule
 
 Rules:
-- Occurrences are never sent early. If the timer of an occurrence fires too early because the clock was set
-  back, the timer is set again.
-- The cursor of a deleted schedule is kept for one day (`commitlog.applied_limits`). For this reason, a new
-  schedule with the same name does not repeat any runs, even if the clock was set back in the meantime.
-- Occurrences are not computed while the log is replayed. During recovery, a timer that is due immediately is
-  set for each schedule, and the next occurrence is computed when this timer fires.
-- No runs are sent while the disk is full. When disk space becomes available again, the missed-run policy is
-  applied.
+- Occurrences are never sent early. If a timer fires early because the clock was set back, it is set again.
+- A deleted schedule's cursor is kept for one day (`commitlog.applied_limits`). A new schedule with the same
+  name therefore repeats no runs, even if the clock was set back.
+- No occurrences are computed during the log replay. Recovery sets an immediate timer for each schedule, which
+  computes the next occurrence.
+- No runs are sent while the disk is full. When space becomes available, the missed-run policy applies.
 
-Cost: each occurrence requires one calendar search and one record of approximately the size of the template,
-and all templates are kept in memory. A decision about missed runs requires many calendar searches
-(`services.broker.schedules.missed`). The number of calendar searches per tick is limited.
+Cost: one calendar search and one record of about the template's size per occurrence. All templates are kept
+in memory. A decision about missed runs requires many calendar searches (`services.broker.schedules.missed`),
+but the number per tick is limited.
 
-Weak spot: the time zone data is provided by the host. If the time zone data is updated, or if the broker is
-moved to another host, future occurrences are computed again from the cursor. A run may then be skipped or
-repeated in terms of local time.
+Weak spot: time zone data comes from the host. After an update or a move to another host, future occurrences
+are computed again from the cursor. A run may then be skipped or repeated in local time.
 """
 
 from __future__ import annotations
@@ -80,9 +76,9 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _ScheduleProgress:
-    """The progress of a schedule.
+    """A schedule's progress.
 
-    `cleared_ms` is the time up to which the policy has already been applied to missed runs.
+    The policy has already been applied to missed runs up to `cleared_ms`.
     """
 
     schedule: Schedule
@@ -96,16 +92,16 @@ class _ScheduleProgress:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor and the first occurrence after it, or None if the occurrence has not been computed."""
+    """The cursor and the first occurrence after it, or None if not computed."""
     unreadable: str = ""
-    """The error that occurred when the next occurrence was computed.
+    """The error in computing the next occurrence.
 
-    The error is not recorded in the log, because it may disappear when the time zone data is updated.
+    The log does not record it, because a time zone update may fix it.
     """
 
 
 class Schedules:
-    """The schedules of a broker."""
+    """A broker's schedules."""
 
     def __init__(
         self,
@@ -131,26 +127,26 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Return up to `count_max` schedules whose names follow `after`, sorted by name.
+        """Return up to `count_max` schedules with names after `after`, sorted by name.
 
-        Each schedule is returned with its next occurrence.
+        Each one includes its next occurrence.
         """
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
 
     def get(self, name: str, count: int) -> ScheduleView:
-        """Return a schedule with its next `count` occurrences, or raise `ScheduleNotFound`."""
+        """Return a schedule with its next `count` occurrences. Raise `ScheduleNotFound`."""
         return self._view(self._find_schedule(name), count)
 
     def names_of(self, topic: str) -> list[str]:
-        """Return the sorted names of the schedules that send messages to the topic."""
+        """Return the sorted names of a topic's schedules."""
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Create or replace a schedule, unless an identical schedule already exists.
+        """Create or replace a schedule. Do nothing if it is identical to the existing one.
 
         Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is almost full, or the
-        error that a send would raise if the message is illegal.
+        error of a send if the message is illegal.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -164,22 +160,22 @@ class Schedules:
         return self._view_after_change(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
-        """Delete a schedule and return its last state, or raise `ScheduleNotFound`."""
+        """Delete a schedule, and return its last state. Raise `ScheduleNotFound`."""
         one = self._find_schedule(name)
         self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Pause a schedule, or raise `ScheduleNotFound` if the schedule does not exist."""
+        """Pause a schedule. Raise `ScheduleNotFound` if there is none."""
         if self._find_schedule(name).is_paused:
             return self._view(self._find_schedule(name), 1)
         self._append(SchedulePaused(name), now_ms)
         return self._view_after_change(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Resume a schedule, or raise `ScheduleNotFound` if the schedule does not exist.
+        """Resume a schedule. Raise `ScheduleNotFound` if there is none.
 
-        Occurrences before `now_ms` are not sent later.
+        Occurrences before `now_ms` are not sent.
         """
         one = self._find_schedule(name)
         if not one.is_paused:
@@ -188,7 +184,7 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send or drop a schedule's due run, and set the timer for the next run."""
+        """Send or drop a schedule's due run, and set the timer for the next one."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
             return  # The schedule was deleted or paused after its timer fired.
@@ -206,11 +202,11 @@ class Schedules:
         self._schedule_next_run(one)
 
     def reset_budget(self) -> None:
-        """Reset the number of calendar searches at the end of a tick."""
+        """Reset the count of calendar searches at the end of a tick."""
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Apply a change to a schedule, or advance the cursor of a schedule past a run that was sent."""
+        """Apply a change to a schedule, or move its cursor past a sent run."""
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
@@ -235,7 +231,7 @@ class Schedules:
         one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
-        """Return the schedules with their progress, and the cursors of deleted schedules, for a snapshot."""
+        """Return the schedules and the cursors of deleted schedules for a snapshot."""
         self._frozen.take_all()
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
@@ -267,18 +263,18 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check the message of a schedule, create its topic if necessary, and check the message type."""
+        """Check a schedule's message and its type. Create the topic if necessary."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and the missed-run policy has not yet been applied to the run."""
+        """Return whether a run was missed and the policy has not been applied to it yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Reserve the calendar searches for a decision, or return False if the limit per tick is exceeded.
+        """Reserve the calendar searches for a decision. Return False if the tick's limit is exceeded.
 
         The first reservation in a tick always succeeds.
         """
@@ -289,9 +285,9 @@ class Schedules:
         return True
 
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the run that is due, as determined by the missed-run policy.
+        """Return whether the policy sends the due run.
 
-        If the run must not be sent, append a record of the runs that were dropped.
+        If not, append a record of the dropped runs.
         """
         if not self._is_late(one, due_ms, now_ms):
             return True
@@ -311,7 +307,7 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append a record of a change to a schedule. The change is applied immediately."""
+        """Append a record of a schedule change. It applies immediately."""
         self._store.append(record_of(fact), now_ms)
 
     def _schedule_next_run(self, one: _ScheduleProgress) -> None:
@@ -323,7 +319,7 @@ class Schedules:
     # The methods below apply the effects of records.
 
     def _forget_spent(self, store_ms: int) -> None:
-        """Remove the expired cursors of deleted schedules, starting with the oldest."""
+        """Remove expired cursors of deleted schedules, oldest first."""
         while self._deleted_cursors_ms:
             name, cursor_ms = next(iter(self._deleted_cursors_ms.items()))
             if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
@@ -378,7 +374,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Set a timer that is due immediately, so that the next run is computed in the next tick."""
+        """Set an immediate timer, so that the next tick computes the next run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -426,12 +422,10 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return up to `count` occurrences of a schedule without storing the schedule.
+    """Return up to `count` occurrences of a schedule without storing it.
 
-    The occurrences begin at the start of the schedule, even if it is in the past, or at `now_ms` if there is
-    no start.
-
-    Raise `IllegalSchedule` if the schedule is invalid.
+    They begin at the schedule's start, even in the past, or at `now_ms` without a start. Raise
+    `IllegalSchedule` if the schedule is invalid.
     """
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)

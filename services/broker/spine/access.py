@@ -1,4 +1,4 @@
-"""Users, access rules, and tokens, which are stored as records in the log.
+"""Users, access rules, and tokens, stored as log records.
 
 The body of a `TW_SYS_AUTH` record is a JSON object:
 
@@ -11,13 +11,12 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is stored as a list of the form [user, kind, pattern, verb, effect] (`services.auth.rights`). The key
-of a rule consists of all members except `effect`. The member `sealed` contains a secret that is encrypted
-with a key stored outside the log (`services.auth.vault`). The encryption key is never available to the core.
-The member `digest` contains the hash of a token (`services.auth.tokens`).
+A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). Its key is everything except
+`effect`. `sealed` is a secret encrypted with a key outside the log (`services.auth.vault`). The core never
+has this key. `digest` is the hash of a token (`services.auth.tokens`).
 
-A change takes effect when its record is appended, so that a revocation is not delayed by the disk. Changes to
-users, rules, and tokens are accepted even if the disk is almost full.
+A change takes effect when its record is appended, so the disk does not delay a revocation. Changes are
+accepted even if the disk is almost full.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from tidewheel.errors import ClientMistake
 class User:
     """A user of the broker.
 
-    `made_ms` is the time at which the secret was created, measured by the broker's clock.
+    `made_ms` is the creation time of the secret by the broker's clock.
     """
 
     name: str
@@ -65,18 +64,18 @@ class User:
 
 
 class Access:
-    """The users of a broker and their access rules and tokens."""
+    """A broker's users, access rules, and tokens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
         self._ids: dict[str, dict[str, None]] = {}
-        """The ids of each user's tokens, oldest first."""
+        """Each user's token ids, oldest first."""
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return the user with the given name, or None if there is no such user."""
+        """Return a user by name, or None."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
@@ -84,11 +83,11 @@ class Access:
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, replaces_secret: bool, now_ms: int) -> int:
-        """Store a new user, or replace the secret of an existing user if `replaces_secret` is true.
+        """Add a user, or replace an existing user's secret if `replaces_secret` is true.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise `UserExists`
-        if a new user has the name of an existing user, `UserNotFound` if the user to be changed does not
-        exist, or `ClientMistake` if the name is illegal or the maximum number of users has been reached.
+        Return the log offset that must be durable before the response is sent. Raise `UserExists` if a new
+        user's name is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if the
+        name is illegal or there are too many users.
         """
         check_user_name(name)
         if replaces_secret:
@@ -102,9 +101,9 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user and all of the user's rules and tokens, or raise `UserNotFound`.
+        """Remove a user with all rules and tokens. Raise `UserNotFound`.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         self.check_user_exists(name)
         durable_at = self._append(UserRemoved(name), now_ms)
@@ -113,10 +112,10 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules, and return the offset up to which the log must be durable before the response is sent.
+        """Store rules. Return the log offset that must be durable before the response is sent.
 
-        Raise `UserNotFound` if the user of a rule does not exist, or `ClientMistake` if a rule is illegal or
-        a user would have too many rules.
+        Raise `UserNotFound` if a rule's user does not exist, or `ClientMistake` if a rule is illegal or a
+        user would have too many rules.
         """
         for rule in rules:
             self.check_user_exists(rule.user)
@@ -128,9 +127,9 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove the rules that have the same keys as the given rules, or raise `RuleNotFound`.
+        """Remove rules by key. Raise `RuleNotFound` if there are none.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
@@ -138,15 +137,12 @@ class Access:
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, oldest first, or the tokens of all users, sorted by user name."""
+        """Return a user's tokens, oldest first, or all tokens by user name."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def find_token(self, text: str, now_ms: int) -> Token:
-        """Return the stored token for the given token text.
-
-        Raise `Unauthorized` if the token is unknown, revoked, or expired.
-        """
+        """Return the token with this text. Raise `Unauthorized` if unknown, revoked, or expired."""
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
@@ -158,7 +154,7 @@ class Access:
         return token
 
     def check_token(self, token: Token, now_ms: int) -> None:
-        """Raise `Unauthorized` if the token has been revoked or has expired."""
+        """Raise `Unauthorized` if a token is revoked or expired."""
         another = f"Make another: tidewheel auth token add {token.user}"
         if self._tokens.get(token.id) != token:
             raise Unauthorized(f"Token {token.id} of {token.user!r} was revoked. {another}")
@@ -166,11 +162,10 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token with a lifetime of `kept_ms` ms, or without an expiration time if `kept_ms` is None.
+        """Store a token that expires after `kept_ms` milliseconds, or never if None.
 
-        Return the offset up to which the log must be durable before the response is sent. Raise
-        `UserNotFound` if the user does not exist, or `ClientMistake` if the maximum number of tokens has been
-        reached or the token id is already in use.
+        Return the log offset that must be durable before the response is sent. Raise `UserNotFound` if the
+        user does not exist, or `ClientMistake` if there are too many tokens or the token id is in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -190,9 +185,9 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Revoke a token, or raise `TokenNotFound` if the token does not exist.
+        """Revoke a token. Raise `TokenNotFound` if there is none.
 
-        Return the offset up to which the log must be durable before the response is sent.
+        Return the log offset that must be durable before the response is sent.
         """
         if token_id not in self._tokens:
             raise TokenNotFound(
@@ -225,7 +220,7 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """Return all users, rules, and tokens for inclusion in a snapshot."""
+        """Return all users, rules, and tokens for a snapshot."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
@@ -253,7 +248,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove the tokens of a user. If `at_ms` is given, remove only tokens that had expired by then."""
+        """Remove a user's tokens, or only those expired at `at_ms` if given."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

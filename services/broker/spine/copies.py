@@ -1,9 +1,8 @@
-"""Batches of encoded records, which are appended when many timers are due at the same time.
+"""Batches of encoded records for many timers that are due at the same time.
 
-A copy is an encoded record in which some fields have not yet been set by `commitlog.bulk`. In addition to the
-encoded bytes, the columns contain the queue, the tag, and the name hashes of each record, and the offset and
-due time of the timer. As a result, a batch of copies has a single columnar fact, `TimersDelivered`, instead
-of one `TimerEnded` per record.
+A copy is an encoded record that still lacks some fields, which `commitlog.bulk` sets. Columns contain each
+record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has a single
+columnar fact, `TimersDelivered`, instead of one `TimerEnded` per record.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""The padding in `name_hashes` for records with fewer names than there are columns."""
+"""Padding in `name_hashes` for records with fewer names."""
 
 
 class RowsByQueue(NamedTuple):
@@ -35,10 +34,10 @@ class RowsByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """Contiguous encoded records, with their sizes in bytes, their queues, and their timers.
+    """Contiguous encoded records, with columns of their sizes, queues, and timers.
 
-    Each column contains one row per record. The record in row n has `record_bytes[n]` bytes, belongs to queue
-    `queues[queue[n]]`, and is the delivery of the timer at log offset `ended[n]`.
+    Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to
+    `queues[queue[n]]`, and delivers the timer at log offset `ended[n]`.
     """
 
     content: bytearray
@@ -47,11 +46,11 @@ class EncodedBatch:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """The name hashes for the key index, as an array of shape (records, names) padded with `NO_HASH`."""
+    """The name hashes for the key index: an array (records, names) padded with `NO_HASH`."""
     due_ms: Integers
-    """The due times of the timers, in ms since 1970."""
+    """The timers' due times in milliseconds since the Unix epoch."""
     ended: Integers
-    """The log offsets of the timers."""
+    """The timers' log offsets."""
 
     def __post_init__(self) -> None:
         count = len(self.record_bytes)
@@ -62,18 +61,18 @@ class EncodedBatch:
         return len(self.record_bytes)
 
     def list_used_queues(self) -> list[tuple[str, int]]:
-        """Return the queues to which at least one of the records belongs."""
+        """Return the queues with at least one record."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
     def group_by_queue(self) -> RowsByQueue:
-        """Return the row numbers of the records, grouped by queue."""
+        """Return the row numbers grouped by queue."""
         places = np.argsort(self.queue, kind="stable")
         codes = self.queue[places]
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
         return RowsByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> EncodedBatch:
-        """Return the records with row numbers from `first` up to, but not including, `end`."""
+        """Return the rows from `first` to before `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -91,7 +90,7 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact that a batch of copies was appended to a segment, with the store time and the offsets."""
+    """A batch of copies was appended to a segment, with these offsets and this store time."""
 
     copies: EncodedBatch
     physical_offsets: Integers
@@ -103,7 +102,7 @@ class TimersDelivered:
         assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
 
     def entries(self) -> list[tuple[tuple[str, int], int, bytes]]:
-        """Return the entries of each queue as ((topic, queue id), first queue offset, encoded entries)."""
+        """Return each queue's entries as ((topic, queue id), first queue offset, encoded entries)."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
@@ -116,7 +115,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return the hashes and log offsets of all names as two columns of u64 values, in log order."""
+        """Return the hashes and log offsets of all names as two u64 columns in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

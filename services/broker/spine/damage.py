@@ -1,30 +1,27 @@
-"""The list of store damage found since startup, used for the log, metrics, /readyz, and views.
+"""The store damage found since startup, for the server log, metrics, /readyz, and views.
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> list (bounded, no duplicates) --> listeners
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is reported when bytes are read rather than when an error is handled, so that a caller can catch
-   `StoreDamaged` or skip a record without losing the report. Within `services/broker`, the log, indexes, and
-   partitions are read only by the functions in the diagram. The test
-   tests/unit/services/broker/spine/test_damage.py verifies this rule by parsing the source code.
-2. Each damaged location is counted only once. Files are identified by part and path, and log records by
-   offset. When a damaged file has been repaired, its entry is replaced with the result of the repair, which
-   is also reported (`report_repair`).
-3. A gap in a queue is reported, unless it is explained by known damage to the log after the entry that
-   precedes the gap. If the gap were not reported, the loss would go unnoticed, because consumer groups skip
-   the lost message. Later recoveries also read only the part of the log after a newer snapshot. A gap at the
-   beginning of a queue is explained by any known damage before the gap. A search by tag stops at a gap,
-   because the tag of the lost message is unknown. Consumer groups skip gaps only in `Groups.skip_gap`, which
-   reports the gap.
-4. The list contains at most DAMAGE_KEPT_MAX damaged locations, and one entry that indicates an overflow.
-   After an overflow, unreadable records are only counted in `unreadable_records`.
+1. Damage is reported when bytes are read, not when an error is handled. A caller can therefore catch
+   `StoreDamaged` or skip a record without losing the report. Within `services/broker`, only the functions in
+   the diagram read the log, indexes, and partitions. tests/unit/services/broker/spine/test_damage.py verifies
+   this by parsing the source code.
+2. Each damaged location is counted once. Files are identified by part and path, and log records by offset.
+   After a repair, the result replaces the entry of the damaged file and is also reported (`report_repair`).
+3. A gap in a queue is reported unless known log damage after the preceding entry explains it. Otherwise, the
+   loss would go unnoticed, because groups skip the lost message and later recoveries read only the log after
+   a newer snapshot. Any known damage before a gap at the beginning of a queue explains that gap. A search by
+   tag stops at a gap, because the lost message's tag is unknown. Groups skip gaps only in `Groups.skip_gap`,
+   which reports them.
+4. The list contains at most DAMAGE_KEPT_MAX locations and one overflow entry. After an overflow, unreadable
+   records are only counted in `unreadable_records`.
 
-A new listener is called once for each existing entry, and then for each further entry as soon as the damage
-is found. The list incurs no cost as long as the store is undamaged. Weak spot: damage that is found by a
-worker thread, for example during a checkpoint, is reported only when the worker's result is passed to the
-event loop.
+A new listener is called for each existing entry, and then for each new one. An undamaged store has no cost.
+Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when the event
+loop processes the worker's result.
 """
 
 from __future__ import annotations
@@ -51,16 +48,16 @@ _FULL: Final = DamagedPart(
 
 
 class DamageList:
-    """The damaged locations of a store, in the order in which the damage was found."""
+    """A store's damaged locations, in the order found."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._places: dict[Hashable, DamagedPart] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
-        """The end offsets of known damaged ranges of the log, in ascending order."""
+        """The end offsets of known damaged log ranges, in ascending order."""
         self.unreadable_records = 0
-        """The number of reads that found a damaged record."""
+        """Number of reads that found a damaged record."""
 
     def __iter__(self) -> Iterator[DamagedPart]:
         return iter(self._places.values())
@@ -69,26 +66,23 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each known damaged location, and for each location that is found later."""
+        """Call `listener` for each known damaged location, and for each new one."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def report(self, found: DamagedPart, place: Hashable = None) -> None:
-        """Report damage, unless its place is already known.
-
-        If `place` is not given, the location is identified by `found`.
-        """
+        """Report damage unless its place is already known. The default place is `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def report_repair(self, found: DamagedPart) -> None:
-        """Replace the entry for a damaged file with the result of its repair, and report the result."""
+        """Replace a damaged file's entry with the result of its repair, and report the result."""
         self._put((found.part, found.path), found)
 
     def report_record(self, physical_offset: int, error: StoreDamaged) -> None:
-        """Report an unreadable record at a log offset, unless the record has been deleted by retention."""
+        """Report an unreadable record at a log offset unless retention has deleted it."""
         log = self._log
         if physical_offset in log.keep:
             part, path = "keep", log.keep.file_of(physical_offset)
@@ -100,7 +94,7 @@ class DamageList:
         self.report(DamagedPart(part, path, error.detail), (part, physical_offset))
 
     def report_log_range(self, one: Damage) -> None:
-        """Report a damaged range of the log."""
+        """Report a damaged log range."""
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = DamagedPart("log", self.segment_path(one.first_offset), what)
         self.report(found, ("log", one.first_offset))
@@ -109,11 +103,11 @@ class DamageList:
             self._known_ends.insert(at, one.end_offset)
 
     def has_damage_between(self, behind: int, until: int) -> bool:
-        """Return whether a known damaged range of the log ends after `behind` and at or before `until`."""
+        """Return whether a known damaged log range ends after `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def report_queue_gap(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Report a gap in a queue that was caused by log damage before `physical_offset`."""
+        """Report a queue gap caused by log damage before `physical_offset`."""
         if physical_offset <= self._log.first_offset:
             return
         what = (
@@ -124,15 +118,15 @@ class DamageList:
         self.report(found, ("gap", topic, queue_id, physical_offset))
 
     def report_file(self, part: str, path: str, what: str) -> None:
-        """Report a damaged file, unless the file has already been reported."""
+        """Report a damaged file unless already reported."""
         self.report(DamagedPart(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
-        """Report damaged bytes in a timer file. The report is replaced after a repair (`report_repair`)."""
+        """Report damaged bytes in a timer file. A repair replaces the report (`report_repair`)."""
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:
-        """Return the path of the segment that contains a log offset."""
+        """Return the path of the segment with a log offset."""
         return layout.segment_path(self._log.segment_of(offset))
 
     def _put(self, place: Hashable, found: DamagedPart) -> None:

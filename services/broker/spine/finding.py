@@ -1,7 +1,7 @@
-"""Lookup of messages by key or message id, in which candidates from the index are verified in the log.
+"""Looks up messages by key or message id. Candidates from the index are verified in the log.
 
-A lookup returns all records that have the given key. For a delayed message, these records are the timer and
-its delivery. For a transactional message, these records are the half message and its commit.
+A lookup returns all records with the key. A delayed message has two: the timer and its delivery. A
+transactional message also has two: the half message and its commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from services.broker.spine.values import Delivery
 class FoundMessages(NamedTuple):
     """The result of a message lookup.
 
-    `is_cut` is true if further matches were omitted because of the total size of the messages.
+    `is_cut` is true if more matches were omitted to limit the total size.
     """
 
     messages: list[Delivery]
@@ -32,16 +32,16 @@ class FoundMessages(NamedTuple):
 
 
 class MessageLookup:
-    """Read access to messages by key, message id, or queue offset, without leases."""
+    """Reads messages by key, message id, or queue offset, without leases."""
 
     def __init__(self, store: Store, topics: Topics, reading: MessageReader) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` durable messages of a topic with a given key or id, newest first.
+        """Return up to `count_max` durable messages of a topic with a key or id, newest first.
 
-        Fewer messages are returned if the messages are large, and damaged records are omitted. Raise
-        `StoreDamaged` if the index is damaged.
+        Fewer are returned if messages are large. Damaged records are omitted. Raise `StoreDamaged` if the
+        index is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -56,21 +56,21 @@ class MessageLookup:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages from a queue, starting at an offset, or raise `TopicNotFound`."""
+        """Return up to `count` messages of a queue from an offset on. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return messages from several queues in log order, or raise `TopicNotFound`.
+        """Return messages of several queues in log order. Raise `TopicNotFound`.
 
-        `places` maps each queue id to the first offset to be read.
+        `places` maps each queue id to the first offset to read.
         """
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return (log offset, queue offset) pairs for the last `count` entries of a queue, oldest first."""
+        """Return (log offset, queue offset) of a queue's last `count` entries, oldest first."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
@@ -80,26 +80,26 @@ class MessageLookup:
         return found
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first offset and the end offset of a queue, or raise `TopicNotFound`."""
+        """Return a queue's first offset and end offset. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the offset of the first message stored at or after `store_ms`, or the queue's end offset.
+        """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
 
-        `store_ms` is a time in milliseconds since 1970.
+        `store_ms` is in milliseconds since the Unix epoch.
         """
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the result of a message's timer operation, or "" if the message has no timer operation."""
+        """Return the result of a message's timer operation, or "" without one."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record that ended a timer, or None if the record was deleted or is damaged."""
+        """Return the durable record that ended a timer, or None if it is deleted or damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

@@ -1,10 +1,9 @@
-"""Reading of messages from the log by queue position, skipping damaged and deleted messages.
+"""Reads messages by queue position. Damaged and deleted messages are skipped.
 
-When an entry of a queue file is read for the first time, the entire file is read and verified. A call that
-reads from several queues reads queue files with a total size of up to `QUEUE_FILES_COMPARED_BYTES`, but
-always at least one file. The remaining queue files are read by subsequent calls
-(`ArrivedMessages.is_unfinished`). Each queue file is read in full only once, so that repeated calls
-eventually complete the operation.
+The first read of an entry in a queue file reads and verifies the whole file. A call on several queues reads
+up to `QUEUE_FILES_COMPARED_BYTES` of whole files, but at least one file. Later calls read the remaining files
+(`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls complete the
+operation.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""The maximum ratio of bytes read to bytes requested when several records are read together."""
+"""Maximum ratio of bytes read to bytes requested when records are read together."""
 
 
 _QueuedEntry = tuple[Entry, int, ConsumeQueue]
-"""A queue entry, its queue offset, and the queue that contains it."""
+"""A queue entry, its queue offset, and its queue."""
 _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
-    """The result of reading from several queues.
+    """The result of reading several queues.
 
-    `is_unfinished` is true if the call must be repeated to read further queue files.
+    If `is_unfinished` is true, repeat the call to read more queue files.
     """
 
     messages: list[Delivery]
@@ -60,7 +59,7 @@ class _FileReadBudget:
         self.is_exhausted = False
 
     def reserve_file(self, whole_bytes: int) -> None:
-        """Add the size of a file to the total, or raise `_ReadLimitError` if the limit would be exceeded."""
+        """Add a file's size. Raise `_ReadLimitError` if the limit would be exceeded."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.is_exhausted = True
             raise _ReadLimitError
@@ -68,15 +67,15 @@ class _FileReadBudget:
 
 
 class MessageReader:
-    """Read access to messages without leases."""
+    """Reads messages without leases."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record for a queue entry, or None for a gap or for a deleted or damaged record.
+        """Return a queue entry's record, or None for a gap or a deleted or damaged record.
 
-        Damage to the record, or the damage that caused the gap, is reported.
+        Damage to the record, or the cause of the gap, is reported.
         """
         if entry.record_bytes == 0:
             self._store.report_gap(queue, queue_offset, entry)
@@ -89,14 +88,14 @@ class MessageReader:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after a queue entry, or after the gap to which the entry belongs."""
+        """Return the queue offset after an entry, or after the gap that contains it."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of adjacent entries at once, up to the first record that is too far away.
+        """Read the records of adjacent entries at once, up to the first one too far away.
 
-        The entries must be in log order. Return a dictionary that maps log offsets to records, or to None if
-        the record must be read with `record`.
+        The entries must be in log order. Return records by log offset, or None for records to read with
+        `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -109,16 +108,13 @@ class MessageReader:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the readable messages at `count` queue offsets, or fewer if the messages are large."""
+        """Return the readable messages at `count` queue offsets, or fewer if they are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return up to `count` messages from several queues, starting at the offsets in `places`.
-
-        The messages are returned in log order.
-        """
+        """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
         reads = _FileReadBudget()
         queues = [
             self._iterate_entries(topic, queue_id, offset, reads) for queue_id, offset in places.items()
@@ -127,11 +123,10 @@ class MessageReader:
         return ArrivedMessages(shown, reads.is_exhausted)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the offset of the first message stored at or after `store_ms`, or the queue's end offset.
+        """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
 
-        The offset is found by a binary search with one record read per probe, because store times never
-        decrease. The probes do not verify the CRC of the queue file, so the result and the preceding entry
-        are verified afterwards.
+        Store times never decrease, so a binary search with one record read per probe finds the offset. Probes
+        do not verify the queue file's CRC, so the result and the preceding entry are verified.
         """
         queue = self._store.dispatch.look(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -151,7 +146,7 @@ class MessageReader:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message at or above `queue_offset`, if any."""
+        """Return the store time of the first readable message from `queue_offset` on, or None."""
         queue = self._store.dispatch.look(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -163,7 +158,7 @@ class MessageReader:
     def _iterate_entries(
         self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
     ) -> Iterator[_QueuedEntry]:
-        """Yield (entry, queue offset, queue) in queue order, or raise `_ReadLimitError`."""
+        """Yield (entry, queue offset, queue) in queue order. May raise `_ReadLimitError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -186,16 +181,13 @@ class MessageReader:
 
 
 def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
-    """Yield entries until the call has read the maximum number of bytes from queue files."""
+    """Yield entries until the call's byte limit for queue files is reached."""
     with suppress(_ReadLimitError):
         yield from found
 
 
 def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield messages until the total size of the bodies exceeds `bytes_max`.
-
-    At least one message is always included.
-    """
+    """Yield messages until their bodies exceed `bytes_max`, but at least one."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -205,7 +197,7 @@ def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]
 
 
 def to_readable_record(record: Record) -> Record:
-    """Return a record with a body that clients can read, or raise `LibraryMissing`.
+    """Return a record with a body that clients can read. May raise `LibraryMissing`.
 
     The body is decompressed if necessary.
     """
@@ -216,5 +208,5 @@ def to_readable_record(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the delivered body, or the size of the decompressed body if that is larger."""
+    """Return the size of the delivered body, or of the decompressed body if larger."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

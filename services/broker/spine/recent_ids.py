@@ -1,4 +1,4 @@
-"""A table of recent message ids with the log offsets of the corresponding messages.
+"""A table of recent message ids with log offsets.
 
     put --> `newest` (a dictionary of about NEWEST_COUNT ids) --batch of columns--> table
                                                    columns of the key index (startup) --^
@@ -9,37 +9,30 @@
     slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
                                  slot nor any later slot of the bucket has been used
 
-The table uses the same hash as the key index (`keyindex.hash_of`). For this reason, the table can be filled
-with columns of the key index at startup, and only one hash is computed per send.
+The table uses the hash of the key index (`keyindex.hash_of`). Key index columns can therefore fill it at
+startup, and a send computes only one hash.
 
 Rules
-1. A slot is live as long as its offset is at or above `since`, and dead afterwards. Slots are overwritten
-   only if they are dead.
-2. The table has 2^13 buckets at startup. The number of buckets is doubled before it is exceeded by the number
-   of live ids, up to a maximum of 2^19 buckets. When the number of live ids exceeds half the number of
-   buckets, the process begins to initialize the memory of the next table in small pieces. When the table is
-   doubled, the hash bit by which a bucket is split is taken from the tags in the slots. The size of the table
-   is never reduced.
-3. If all four slots in the bucket of an id are live, the id is stored in the dictionary `_overflow`, which is
-   keyed by hash and contains at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are dropped,
-   and `is_incomplete` is true until `since` is above the offsets of the dropped ids. Lookups must also read
-   the key index as long as `is_incomplete` is true.
-4. A lookup returns all matching offsets, but may also return offsets that do not match. A non-matching offset
-   belongs to a different id with the same bucket and tag (one in 65,000 probes of a full table), to a message
-   key, or to a record that was created by the broker. The caller must read the records and compare their
-   contents.
+1. A slot is live if its offset is at or above `since`, and dead otherwise. Only dead slots are overwritten.
+2. The table starts with 2^13 buckets and doubles, up to 2^19, before the live ids outnumber the buckets. When
+   the live ids exceed half the buckets, the next table's memory is initialized in small pieces. The tags in
+   the slots contain the hash bit that splits a bucket. The table never shrinks.
+3. If all four slots of a bucket are live, the id goes to the dictionary `_overflow`, keyed by hash, with at
+   most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are dropped. `is_incomplete` is then true
+   until `since` is above their offsets, and lookups must also read the key index.
+4. A lookup returns all matching offsets, but also some that do not match. These belong to another id with the
+   same bucket and tag (one in 65,000 probes of a full table), to a message key, or to a broker record. The
+   caller must read and compare the records.
 
-Cost: the size of the table is initially 256 KiB and at most 16 MiB. A probe takes 0.2 us, and an insertion
-takes 0.1 us. Half of the insertion time is spent on inserting ids into the table in batches. When ids were
-inserted into the table individually, an insertion took 0.5 to 0.9 us. With an initial size of 16 MiB, each
-send took 0.4 us longer, because the probes caused processor cache misses. At a rate of 1,000 messages per
-second, the table requires 2 MiB for the ids of 40 s. At a rate of 16,000 messages per second, the largest
-table is one third full, and 0.5 % of the ids are spilled. At startup, it takes 0.15 s to load 500,000 ids
-from 10 million index entries. Weak spots: at a rate of 43,000 messages per second, `_overflow` is full (60
-MiB) after 40 s, and the key index must be read for each probe that finds no match. When the table is doubled
-to its maximum size, the event loop is blocked for about 8 ms. Slots can represent log offsets of up to 1 TiB
-above the origin. For this reason, `expire_before` adjusts all slots each time 512 GiB have been written,
-which takes about 10 ms.
+Cost: the table has 256 KiB at first and at most 16 MiB. A probe takes 0.2 us, and an insertion takes 0.1 us,
+half of it for batch insertion into the table. Individual insertions took 0.5 to 0.9 us. With an initial size
+of 16 MiB, each send took 0.4 us longer because of processor cache misses. At 1,000 messages per second, the
+ids of 40 s need 2 MiB. At 16,000 messages per second, the largest table is one third full, and 0.5 % of the
+ids are spilled. At startup, loading 500,000 ids from 10 million index entries takes 0.15 s. Weak spots: at
+43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each probe without a match reads the
+key index. Doubling to the maximum size blocks the event loop for about 8 ms. Slots represent log offsets up
+to 1 TiB above the origin. `expire_before` therefore adjusts all slots after each 512 GiB of log, which takes
+about 10 ms.
 """
 
 from __future__ import annotations
@@ -64,9 +57,9 @@ _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
 _SLOTS_INITIALIZED_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
-"""The value of a used slot that is dead for every value of `since`."""
+"""The value of a used slot that is dead for every `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""The distance in bytes between the origin and `since` above which the origin is moved."""
+"""Distance in bytes between the origin and `since` above which the origin is moved."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -74,30 +67,30 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class RecentIds:
-    """The message ids of the records at or above a log offset."""
+    """The message ids of records at or above a log offset."""
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
-        """The lowest bit of the bucket number in a hash, whose highest 24 bits are the tag."""
+        """The lowest bit of the bucket number in a hash."""
         self._bits = BUCKET_BITS_MIN
         # The array is initialized by writing to it, because the first insertions would otherwise cause page
         # faults (2 us each).
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
         self._count = 0
-        """An upper bound for the number of live ids, including spilled ids."""
+        """Upper bound for the number of live ids, including spilled ids."""
         self._origin = since_offset - 1
         self._since = 1 << _TAG_BITS
         self.newest: dict[bytes, int] = {}
-        """The log offsets of ids that have not been added to the table yet, keyed by id digest.
+        """Log offsets of ids that are not in the table yet, by id digest.
 
-        The ids are added to the table by `flush_newest`.
+        `flush_newest` adds them to the table.
         """
         self._overflow: dict[int, list[int]] = {}
         self._overflow_count = 0
         self._incomplete_below = 0
         self.is_incomplete = False
-        """Whether recent ids may be missing from the table, so that the key index must be read as well."""
+        """Whether recent ids may be missing, so that the key index must be read too."""
 
     def _use(self, array: Hashes) -> None:
         self._array, self._slots = array, memoryview(array.data)
@@ -105,27 +98,27 @@ class RecentIds:
         # hash.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
         self._next_table, self._initialized_slots = array[:0], 0
-        """The array for the next table, and the number of slots in it that have been initialized."""
+        """The array for the next table, and its number of initialized slots."""
 
     @property
     def since_offset(self) -> int:
-        """The log offset at or above which the ids of records are live."""
+        """The log offset from which ids are live."""
         return self._origin + (self._since >> _TAG_BITS)
 
     @property
     def overflow_count(self) -> int:
-        """The number of ids in `_overflow`, which contains the ids whose buckets were full."""
+        """Number of ids in `_overflow`."""
         return self._overflow_count
 
     def mark_incomplete_below(self, offset: int) -> None:
-        """Record that the ids of records below a log offset may be missing from the table."""
+        """Record that ids below a log offset may be missing."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
 
     def may_hold(self, id_digest: bytes) -> bool:
         """Return whether the table may contain a message id.
 
-        False positives are rare, and false negatives do not occur.
+        False positives are rare. There are no false negatives.
         """
         if id_digest in self.newest:
             return True
@@ -144,7 +137,7 @@ class RecentIds:
         )
 
     def put(self, id_digest: bytes, offset: int) -> None:
-        """Add the id of a record that was appended at a log offset."""
+        """Add the id of a record at a log offset."""
         if id_digest in self.newest:
             self.flush_newest()
         self.newest[id_digest] = offset
@@ -169,12 +162,12 @@ class RecentIds:
         newest.clear()
 
     def fill(self, chunks: Iterable[Entries]) -> None:
-        """Add durable key index entries, or raise `StoreDamaged` if an entry cannot be read."""
+        """Add durable key index entries. Raise `StoreDamaged` if an entry cannot be read."""
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
     def expire_before(self, since_offset: int) -> None:
-        """Mark the ids of all records below a log offset as dead."""
+        """Expire the ids of all records below a log offset."""
         assert since_offset >= self.since_offset, "ids that are dead cannot live again"
         self._since = (since_offset - self._origin) << _TAG_BITS
         if self._overflow:
@@ -190,14 +183,14 @@ class RecentIds:
             self._move_origin(since_offset)
 
     def _move_origin(self, since_offset: int) -> None:
-        """Move the origin to the offset immediately below `since_offset`."""
+        """Move the origin to just below `since_offset`."""
         by = np.uint64((since_offset - 1 - self._origin) << _TAG_BITS)
         is_live = self._array >= np.uint64(self._since)
         self._array[:] = np.where(is_live, self._array - by, np.minimum(self._array, np.uint64(_DEAD)))
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
     def _double_table(self) -> None:
-        """Double the number of buckets, which moves some slots from each bucket to a new bucket.
+        """Double the number of buckets, and move some slots of each bucket to a new one.
 
         Buckets are split in batches that fit into the processor caches.
         """
@@ -219,7 +212,7 @@ class RecentIds:
         self._use(self._next_table)
 
     def _prepare_next_table(self) -> None:
-        """Initialize a piece of the next table, because initializing all 16 MiB at once takes 30 ms."""
+        """Initialize part of the next table. Initializing all 16 MiB at once takes 30 ms."""
         if not self._initialized_slots:
             self._next_table = np.empty(2 * len(self._array), np.uint64)
         end = self._initialized_slots + max(_SLOTS_INITIALIZED_AT_ONCE, len(self._next_table) // 16)
@@ -227,7 +220,7 @@ class RecentIds:
         self._initialized_slots = min(end, len(self._next_table))
 
     def _insert(self, hashes: Hashes, offsets: Integers) -> None:
-        """Insert ids into dead slots of their buckets, or into `_overflow` if the bucket of an id is full."""
+        """Insert ids into dead slots of their buckets, or into `_overflow` if a bucket is full."""
         self._count += len(hashes)
         if 1 << self._bits < 2 * self._count and self._bits < BUCKET_BITS_MAX:
             self._prepare_next_table()
@@ -258,7 +251,7 @@ class RecentIds:
             left = left[self._array[slots] != new[left]]
 
     def _add_to_overflow(self, hashes: Hashes, offsets: Integers) -> None:
-        """Add ids to `_overflow`. Beyond the limit, only ids that are not durable yet are added."""
+        """Add ids to `_overflow`. Beyond the limit, add only ids that are not durable yet."""
         room = RECENT_IDS_SPILLED_MAX - self._overflow_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):

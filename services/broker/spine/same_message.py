@@ -1,29 +1,24 @@
-"""Comparison of a message with a stored record, in order to detect repeated sends.
+"""Compares a message with a stored record to detect repeated sends.
 
-Messages are compared by content rather than by their encoded bytes. Two messages are considered the same if
-their topics, bodies, compression flags, and properties are equal. The properties are compared as
-dictionaries, which contain the user properties, id, tag, keys and key lengths, message group, priority, and
-lite topic. The encoded bytes of equal messages may differ, because protobuf serializes a map in an order that
-depends on a per-process seed. The order of the properties therefore changes with each restart or takeover.
+Messages are compared by content, not by encoded bytes. Two messages are the same if their topics, bodies,
+compression flags, and properties are equal. Properties are compared as dictionaries of user properties, id,
+tag, keys and key lengths, message group, priority, and lite topic. Equal messages may be encoded differently,
+because protobuf's map order depends on a per-process seed. The order of properties thus changes with each
+restart or takeover.
 
 Rules
-1. The two dictionaries must be equal. A message with only some of the properties of a record is a different
-   message. Properties with an empty value are never stored (`properties.encode_message`), and are therefore
-   equal to absent properties.
-2. Properties that the broker adds to a sent message (BROKER_PROPERTIES), such as those of timers, half
-messages,
-   moves, and schedules, are removed from the record before the comparison. Clients cannot set these
-   properties, because `validation` rejects them.
-3. Properties that clients set anew for each attempt to send (PER_ATTEMPT_PROPERTIES) are removed from both
-sides. These
-   properties are trace contexts and the end of a time span that starts when the attempt arrives. Birth times
-   and delivery times, which also differ between attempts, are ignored.
-4. Records that the broker derives from a message are not considered to be attempts to send the message
-   (`is_sent`): timer deliveries, commits, redriven dead letters, and runs of schedules.
+1. The two dictionaries must be equal. A message with only some of a record's properties is different. Empty
+   properties are never stored (`properties.encode_message`), so they equal absent ones.
+2. Properties added by the broker (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
+   schedules, are removed from the record first. Clients cannot set them, because `validation` rejects them.
+3. Properties that clients set anew for each attempt (PER_ATTEMPT_PROPERTIES) are removed from both sides.
+   These are trace contexts and the end of a time span that starts with the attempt. Birth times and delivery
+   times also differ between attempts and are ignored.
+4. Records that the broker derives from a message are not sends (`is_sent`). They are timer deliveries,
+   commits, redriven dead letters, and runs of schedules.
 
-Cost: if the properties are in the same order, a comparison of two messages requires only one comparison of
-bytes. Otherwise, the properties of both messages must be parsed, which takes about 2 us. A message with a new
-id is never compared with a record.
+Cost: one byte comparison if the properties are in the same order. Otherwise, parsing both takes about 2 us. A
+message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from tidewheel import property_names
 PER_ATTEMPT_PROPERTIES: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""The properties that may differ between attempts to send, including two properties of W3C Trace Context."""
+"""Properties that may differ between attempts, including two of W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,
@@ -55,7 +50,7 @@ _ID: Final = property_names.MESSAGE_ID.encode()
 BROKER_PROPERTIES: Final = frozenset(
     one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
-"""The names of the properties that can be written only by the broker."""
+"""The properties that only the broker can write."""
 _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
     f"\x02{name}\x01".encode()
     for name in (
@@ -69,7 +64,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
-    """Return whether a record has the same content as a message whose encoded properties are `stored`."""
+    """Return whether a record has the content of a message with the encoded properties `stored`."""
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
@@ -81,7 +76,7 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a record was written by a client's send and has a message id.
+    """Return whether a client's send wrote a record and the record has a message id.
 
     Such a record is a message, a timer, or a half message.
     """

@@ -1,7 +1,7 @@
-"""The timing wheels for the broker's internal timers, which are separate from the wheel for delayed messages.
+"""Timing wheels for the broker's internal timers.
 
-Delayed messages use the timing wheel in `timers.NearTimers`. An internal timer is represented by an integer,
-which is the subject shifted left by three bits plus the purpose.
+Delayed messages use a separate wheel in `timers.NearTimers`. An internal timer is an integer: the subject
+shifted left by three bits, plus the purpose.
 
     purpose   subject                            action
     CHECK     the log offset of a half message   check back with the producer
@@ -9,8 +9,8 @@ which is the subject shifted left by three bits plus the purpose.
     HOUSE     0                                  check the free disk space
     SCHEDULE  the number of a schedule           send the message, or compute the next occurrence
 
-Times are in milliseconds since 1970 according to the broker's clock, except that lease timers use elapsed
-time (`lease_clock.py`). The wheels are not durable, and the timers are set again during recovery.
+Times are broker time in milliseconds since the Unix epoch, but lease timers use elapsed time
+(`lease_clock.py`). The wheels are not durable. Recovery sets the timers again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ assert max(Purpose) <= _PURPOSE_MASK, "the purposes outgrow their bits"
 
 
 class Scheduler:
-    """Internal timers, which are kept in a wheel for leases and a separate wheel for all other purposes.
+    """Internal timers, with one wheel for leases and another for all other purposes.
 
-    Two wheels are used because a broker sets and removes thousands of lease timers while hundreds of
-    thousands of check-backs are pending. With a single wheel, Python would rebuild the dictionary of
-    check-backs after every 150,000 leases, which takes 14 to 30 ms.
+    A broker sets and removes thousands of lease timers while hundreds of thousands of check-backs are
+    pending. With a single wheel, Python would rebuild the dictionary of check-backs after every 150,000
+    leases, which takes 14 to 30 ms.
     """
 
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
@@ -52,41 +52,40 @@ class Scheduler:
         self._lease_clock = lease_clock
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
-        """Set a timer for a subject, or change the due time of its existing timer."""
+        """Set a subject's timer, or change its due time."""
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
-        """Set timers with the same due time for subjects that do not have a timer."""
+        """Set timers with the same due time for subjects without a timer."""
         self._wheel(purpose).schedule_many(
             [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
         )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
-        """Remove the timer of a subject, and return whether the subject had a timer."""
+        """Remove a subject's timer. Return whether there was one."""
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
-        """Remove the timers of the given subjects."""
+        """Remove the timers of these subjects."""
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
-        """Return the due time of a subject's timer, or raise KeyError if the subject has no timer."""
+        """Return the due time of a subject's timer. Raise KeyError if there is none."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def set_back(self, now_ms: int) -> None:
-        """Set the wheels back to `now_ms` if they are ahead of `now_ms` because the clock was set back.
+        """Set the wheels back to `now_ms` if they are ahead because the clock was set back.
 
-        A wheel that is ahead of the clock would not fire new timers until the clock had reached the time of
-        the wheel again. Elapsed time never decreases during the lifetime of a core, but may begin at a lower
-        value when a new core is created for the same store.
+        A wheel ahead of the clock would not fire new timers until the clock catches up. Elapsed time never
+        decreases within a core, but may be lower in a new core for the same store.
         """
         self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
         self._others = _set_wheel_back(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
-        """Remove and return up to `count_max` due timers, in order of their due times.
+        """Remove and return up to `count_max` due timers, in order of due time.
 
-        At most half of the returned timers are lease timers.
+        At most half of them are lease timers.
         """
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
         # At least one timer is allowed for each wheel, so that neither wheel can starve the other.
@@ -95,7 +94,7 @@ class Scheduler:
         return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` must be called next, or None if no timers are set."""
+        """Return when to call `advance` next, or None if no timers are set."""
         lease_ms = self._leases.next_due_ms()
         lease_ms = None if lease_ms is None else self._lease_clock.to_broker_time(lease_ms)
         return earlier(lease_ms, self._others.next_due_ms())
@@ -105,12 +104,12 @@ class Scheduler:
 
 
 def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the earlier of two times, where None means that there is no time."""
+    """Return the earlier of two times. None means no time."""
     if one_ms is None or other_ms is None:
         return other_ms if one_ms is None else one_ms
     return one_ms if one_ms <= other_ms else other_ms
 
 
 def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
-    """Return the wheel, or a copy of the wheel set back to `now_ms` if the time of the wheel is later."""
+    """Return the wheel, or a copy set back to `now_ms` if the wheel is ahead."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

@@ -13,9 +13,9 @@ from txn.checkback import CheckBackPolicy
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerSettings:
-    """The settings of the broker's core, with times in milliseconds and sizes in bytes.
+    """The settings of the broker core. Times are in milliseconds and sizes in bytes.
 
-    `segment_bytes` takes effect only when a store is created. An existing store retains its segment size.
+    `segment_bytes` applies only to new stores. An existing store keeps its segment size.
     """
 
     broker_name: str = "tidewheel"

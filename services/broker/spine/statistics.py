@@ -1,4 +1,4 @@
-"""The counters and gauges of the core, which the protocol front ends may only read."""
+"""The core's counters and gauges. Front ends may only read them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Creating the array
 
 @dataclass(slots=True)
 class Lateness:
-    """A histogram of the delays between the due times and the store times of delayed messages.
+    """A histogram of the time from the due time to the store time of delayed messages.
 
-    If a timer was set after its due time, for example by the commit of a half message, the delay is measured
-    from the time at which the timer was set. `counts` has one bucket for each of `LATENESS_BOUNDS_MS`, and
-    one bucket for values above the highest bound.
+    If a timer was set after its due time, for example by a commit, the delay starts when it was set. `counts`
+    has one bucket per bound in `LATENESS_BOUNDS_MS`, and one for higher values.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -33,23 +32,23 @@ class Lateness:
 
 @dataclass(slots=True)
 class TopicTraffic:
-    """The message counters of a topic since startup, and the round-robin counter for its queues.
+    """A topic's message counters since startup, and the round-robin counter of its queues.
 
-    The counters are combined so that a send requires only one lookup.
+    They share one object, so that a send needs only one lookup.
     """
 
     messages: int = 0
     body_bytes: int = 0
     turn: int = 0
-    """The number of sends for which a queue was chosen by round-robin, including refused sends."""
+    """Number of sends that chose a queue by round-robin, including refused sends."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since startup, which are labeled only by topic and consumer group."""
+    """Counters since startup, labeled only by topic and consumer group."""
 
     stored: dict[str, TopicTraffic] = field(default_factory=dict)
-    """The counters of stored messages, keyed by topic."""
+    """The counters of stored messages by topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -60,26 +59,26 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of timer operations in messages, keyed by the topic of the message and the result."""
+    """Number of timer operations in messages, by message topic and result."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """The number of messages stored although a recent message with different content had the same id."""
+    """Number of stored messages with the id of a recent message but different content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
 
     def topic_counters(self, topic: str) -> TopicTraffic:
-        """Return the counters of stored messages for a topic, which the caller may increment."""
+        """Return a topic's counters of stored messages. The caller may increment them."""
         return self.stored.get(topic) or self.stored.setdefault(topic, TopicTraffic())
 
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
-        """Add delayed deliveries to the histograms, given the delays in ms as an array.
+        """Add delayed deliveries to the histograms. `lateness_ms` contains the delays.
 
-        The deliveries with indexes from `begins[n]` up to, but not including, `begins[n + 1]` belong to
-        `topics[n]`. Each topic must have at least one delivery.
+        Deliveries `begins[n]` to before `begins[n + 1]` belong to `topics[n]`. Each topic must have at least
+        one.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -105,7 +104,7 @@ class Statistics:
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """The current gauge values, with sizes in bytes and `disk_used` as a fraction between 0 and 1."""
+    """The current gauge values. Sizes are in bytes, and `disk_used` is a fraction from 0 to 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]
@@ -119,7 +118,7 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     written_offset: int
-    """The log offset of the newest checkpoint, where recovery would begin to read the log."""
+    """The log offset of the newest checkpoint, where recovery would start."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool

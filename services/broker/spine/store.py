@@ -1,24 +1,22 @@
-"""The store (log, queues, and key index), through which all state changes of the broker are made.
+"""The store: log, queues, and key index. All state changes of the broker go through it.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
-1. `append` assigns log and queue offsets and a store time to a draft, adds the encoded record to the next
-   flush, and applies the record immediately. The changed state is therefore available to the operation before
-   the flush. Store times never decrease, even if the clock is set back.
-2. The `apply` methods of the parts depend only on a fact and its stamp, and not on a clock, a setting, or the
-   disk. For this reason, recovery and followers build the same tables from the same records. Recovery and
-   followers must call `prepare_queue` for each record before `apply` (`Broker.append_replicated`).
-3. `complete_flush` returns the records that have become durable, in log order. The broker then publishes
-these
-   records to the queues, the key index, the timers, and the receivers.
+1. `append` assigns offsets and a store time to a draft, adds the encoded record to the next flush, and
+   applies it immediately. The operation can thus use the changed state before the flush. Store times never
+   decrease, even if the clock is set back.
+2. The parts' `apply` methods depend only on a fact and its stamp, not on a clock, a setting, or the disk.
+   Recovery and followers therefore build the same tables from the same records. They must call
+   `prepare_queue` before `apply` for each record (`Broker.append_replicated`).
+3. `complete_flush` returns the newly durable records in log order. The broker publishes them to the queues,
+   the key index, the timers, and the receivers.
 
-A response that depends on a record is sent only after the log has become durable up to the end of the record.
+A response that depends on a record is sent only when the log is durable up to the record's end. Each of the
+four draft types has an encoder that returns an `Appended`. Recovery creates an `Appended` from each log
+record (`services.broker.spine.appended`).
 
-Each of the four draft types has an encoder that returns an `Appended`. For recovery, an `Appended` is created
-from each record in the log (`services.broker.spine.appended`).
-
-Weak spot: records are applied before they are durable, and changes to the state cannot be undone. If a flush
-fails, the core must be discarded and the store reopened.
+Weak spot: records are applied before they are durable, and changes cannot be undone. If a flush fails, the
+core must be discarded and the store reopened.
 """
 
 from __future__ import annotations
@@ -58,13 +56,13 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import DamagedPart
 
 _OFFSET_FACT_TYPES: Final = frozenset((*get_args(OfGroup), LogCut))
-"""The facts that change group offsets, which are appended only after the groups' open records."""
+"""The facts that change group offsets. The groups' open records are appended before them."""
 _new: Final = tuple.__new__
-"""A function that creates a named tuple in a third of the time that the constructor takes."""
+"""Creates a named tuple in a third of the constructor's time."""
 
 
 class Store:
-    """The log, the queues, and the key index of a broker."""
+    """A broker's log, queues, and key index."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
@@ -84,11 +82,11 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
-        """The recent message ids, or None if the store does not accept messages."""
+        """The recent message ids, or None if the store accepts no messages."""
         self.may_begin_at = 0
-        """The highest valid first offset of the log.
+        """The highest valid first log offset.
 
-        If the first offset of the log is higher, segments are missing.
+        If the log begins at a higher offset, segments are missing.
         """
         self.apply_to_parts: Callable[[Appended], None] = _apply_nothing
         self.close_open_records: Callable[[], None] = _close_nothing
@@ -102,10 +100,8 @@ class Store:
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
         """Return the durable record at a log offset.
 
-        If `is_alone` is true, bytes after the record are not read.
-
-        Report and raise `StoreDamaged` if the record is unreadable, or raise OSError if a disk operation
-        fails.
+        If `is_alone` is true, bytes after the record are not read. Report and raise `StoreDamaged` if the
+        record is unreadable, or raise OSError if the disk fails.
         """
         try:
             return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
@@ -125,9 +121,9 @@ class Store:
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
-        """Return the record to which a queue entry refers, or raise `StoreDamaged` if it is unreadable.
+        """Return a queue entry's record. Raise `StoreDamaged` if it is unreadable.
 
-        The error is reported as log damage, because the queue entry itself has been verified.
+        The error is reported as log damage, because the queue entry has been verified.
         """
         try:
             return self._read_entry_record(queue_offset, entry)
@@ -136,10 +132,10 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record for an entry in an unverified queue file, or None if it is unreadable.
+        """Return the record of an entry in an unverified queue file, or None if unreadable.
 
-        Damage is not reported, because this method is called only by searches that verify their results.
-        Raise `StoreDamaged` if the queue is damaged.
+        Damage is not reported, because only searches that verify their results call this method. Raise
+        `StoreDamaged` if the queue is damaged.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -149,7 +145,7 @@ class Store:
         return None
 
     def _read_entry_record(self, queue_offset: int, entry: Entry) -> Record:
-        """Return the record for a queue entry, or raise `StoreDamaged` if the entry or record is invalid."""
+        """Return a queue entry's record. Raise `StoreDamaged` if the entry or record is invalid."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -159,7 +155,7 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of durable records that may have the given key or message id.
+        """Yield the offsets of durable records that may have a key or message id.
 
         Report and raise `StoreDamaged` if the index is unreadable. See `KeyIndex.offsets`.
         """
@@ -170,13 +166,13 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report records that a search in another thread could not read, unless they are now readable."""
+        """Report records that a search in another thread could not read, unless now readable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def report_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Report a gap in a queue, except for gaps that RocketMQ left in an imported log."""
+        """Report a queue gap, except gaps that RocketMQ left in an imported log."""
         place, has_damage_between = entry.physical_offset, self.damage.has_damage_between
         if place < self._imported_until:
             return
@@ -197,19 +193,19 @@ class Store:
         return queue.gap_end(queue_offset)
 
     def report_key_index(self, what: str) -> None:
-        """Report damage to the key index, which is rebuilt completely at the next startup."""
+        """Report damage to the key index. The next startup rebuilds it completely."""
         self.damage.report(DamagedPart("index", "", what), "index")
 
     @property
     def has_flush_backlog(self) -> bool:
-        """Whether the number of unflushed bytes exceeds the limit for internal appends."""
+        """Whether unflushed bytes exceed the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Draft, now_ms: int) -> Appended:
-        """Stamp and encode a draft, add it to the next flush, and apply its facts to all parts.
+        """Stamp and encode a draft, add it to the next flush, and apply its facts.
 
-        A response that depends on the record must not be sent before the log is durable up to `end_offset`.
-        If the draft is a batch of copies, only the copies that fit into the current segment are appended.
+        A response that depends on the record must wait until the log is durable up to `end_offset`. Of a
+        batch of copies, only those that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
@@ -271,7 +267,7 @@ class Store:
         return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
 
     def apply(self, appended: Appended) -> None:
-        """Update the next queue offset, the last store time, the age of the segment, and the recent ids."""
+        """Update the next queue offset, last store time, segment age, and recent ids."""
         offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
         if store_ms > self.last_store_ms:
             self.last_store_ms = store_ms
@@ -288,11 +284,10 @@ class Store:
             ids.newest[id_digest] = offset  # This is `RecentIds.put`, inlined.
 
     def prepare_queue(self, record: Record) -> None:
-        """Begin a queue with a gap if the first records of the queue have been destroyed by log damage.
+        """Begin a queue with a gap if log damage has destroyed its first records.
 
-        Recovery and followers must call `prepare_queue` for each record before `apply`. Queue offsets are
-        assigned exactly once and without gaps. In an imported log, a record replaces all queue entries at or
-        above its queue offset.
+        Recovery and followers must call this for each record before `apply`. Queue offsets are assigned once
+        and without gaps. In an imported log, a record replaces all queue entries from its queue offset on.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -308,12 +303,12 @@ class Store:
 
     @property
     def applied(self) -> AppliedLimits:
-        """The limits that are in effect when records are applied."""
+        """The limits that apply to records."""
         return applied_limits.BY_VERSION[self._limits_row]
 
     @property
     def version(self) -> int:
-        """The version in the newest epoch record of the log, which determines how records are applied."""
+        """The version in the newest epoch record. Determines how records are applied."""
         return self._version
 
     @version.setter
@@ -321,7 +316,7 @@ class Store:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, including the next queue offsets and the ages of the segments."""
+        """Return the next queue offsets, segment ages, and other state for a snapshot."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -345,19 +340,19 @@ class Store:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
-        """Return all segments, oldest first, with the store time of the newest record in each segment."""
+        """Return all segments, oldest first, with the store time of each newest record."""
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut_log(self, first_offset: int) -> None:
-        """Set the first offset of the log, below which records are no longer read."""
+        """Set the first log offset. Records below it are no longer read."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def reserve_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Reserve the queue offset of a record, even if the record itself has been destroyed by damage."""
+        """Reserve a record's queue offset, even if damage has destroyed the record."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
@@ -367,11 +362,11 @@ class Store:
 
     @property
     def unflushed_count(self) -> int:
-        """The number of appended records that are not durable yet."""
+        """Number of appended records that are not durable yet."""
         return len(self._appended)
 
     def complete_flush(self, flush: Flush) -> Iterator[Appended]:
-        """Advance the durable offset, and yield the records that have become durable, in log order."""
+        """Advance the durable offset, and yield the newly durable records in log order."""
         before_offset = self.log.durable_offset
         self.log.complete_flush(flush)
         durable_offset = self.log.durable_offset
@@ -382,7 +377,7 @@ class Store:
     def index(self, durable: Sequence[Appended]) -> None:
         """Add durable records to their queues and to the key index, in log order.
 
-        Records that do not belong to a queue are ignored.
+        Records without a queue are ignored.
         """
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
@@ -406,12 +401,12 @@ class Store:
             self.ids.flush_newest()
 
     def index_run(self, run: TimersDelivered) -> None:
-        """Add a batch of durable timer deliveries to the queues and to the key index."""
+        """Add a batch of durable timer deliveries to the queues and the key index."""
         self.dispatch.dispatch_runs(run.entries())
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: FoundRecord) -> None:
-        """Add a record to the key index during recovery, using a limited amount of memory."""
+        """Add a record to the key index during recovery, with limited memory."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -425,11 +420,10 @@ class Store:
 
 
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset after the record that precedes a gap in a queue.
+    """Return the log offset after the record that precedes a queue gap.
 
-    The gap was caused by damage to the log between the records before and after the gap. If the record before
-    the gap cannot be determined because a queue file is damaged, return `place`, which is the log offset of
-    the record after the gap.
+    Damage between the records before and after the gap has caused it. If a damaged queue file hides the
+    record before the gap, return `place`, the log offset of the record after it.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1
@@ -437,8 +431,8 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
 
 
 def _apply_nothing(appended: Appended) -> None:
-    """Do nothing, because the store of a command-line tool has no parts."""
+    """Do nothing. A command-line tool's store has no parts."""
 
 
 def _close_nothing() -> None:
-    """Do nothing, because the store of a command-line tool has no consumer groups."""
+    """Do nothing. A command-line tool's store has no consumer groups."""

@@ -1,9 +1,8 @@
-"""A table of log offsets by store time, with the first record in each period of STEP_MS milliseconds.
+"""Log offsets by store time, one for each period of STEP_MS milliseconds.
 
-This table allows recovery to determine the log offset at which the last few seconds begin, without reading
-the log. The table is derived from the log and is included in snapshots. Store times never decrease, so both
-columns are in ascending order. The table contains the newest KEPT_COUNT pairs, and a forward clock step adds
-only one pair.
+With this table, recovery finds the log offset at which the last few seconds begin, without reading the log.
+The table is derived from the log and is part of snapshots. Store times never decrease, so both columns
+ascend. Only the newest KEPT_COUNT pairs are kept, and a forward clock step adds only one pair.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ KEPT_COUNT: Final = 8
 
 
 class StoreTimes:
-    """The newest pairs of store time and log offset."""
+    """The newest (store time, log offset) pairs."""
 
     def __init__(self) -> None:
         self._moments: deque[tuple[int, int]] = deque(maxlen=KEPT_COUNT)
         self.next_ms = 0
-        """The lowest store time at which `add_record` adds another pair."""
+        """The lowest store time for which `add_record` adds a pair."""
 
     def add_record(self, store_ms: int, offset: int) -> None:
-        """Add the store time and offset of a record.
+        """Add a record's store time and offset.
 
-        The caller may omit records whose store time is before `next_ms`.
+        The caller may omit records stored before `next_ms`.
         """
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return a lower bound for the offsets of records stored at or after a time, or None if unknown."""
+        """Return a lower bound for offsets of records stored at or after a time, or None if unknown."""
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:
-        """Return all pairs for inclusion in a snapshot."""
+        """Return all pairs for a snapshot."""
         return list(self._moments)
 
     def thaw(self, frozen: Any) -> None:

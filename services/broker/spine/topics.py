@@ -1,13 +1,11 @@
-"""Topics, which are stored as records in the log and created by operators or by the first message.
+"""Topics, stored as log records. An operator or the first message creates a topic.
 
-The body of a `TW_SYS_TOPIC` record is a JSON object with the members "name", "message_type", and
-"queue_count". If the topic has its own check-back policy, the member "check_back" is an object with the
-members "immunity_ms", "interval_ms", "interval_ms_max", and "count_max". If the topic has a retention, the
-object also has the member "retention_ms". Only the newest record of each topic is valid. A record with the
-members "name" and "deleted" deletes the topic. A record with the members "name" and "held" (the reason) holds
-the timers of the topic. A record with the members "name" and "released" (timers per second) releases the
-timers (`services.broker.timers.holding`). Holding or releasing timers does not change the settings of the
-topic.
+The body of a `TW_SYS_TOPIC` record is a JSON object with "name", "message_type", and "queue_count". An
+optional "check_back" policy is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
+"count_max". An optional "retention_ms" is the topic's retention. Only the newest record of each topic is
+valid. A record with "name" and "deleted" deletes the topic. A record with "name" and "held" (the reason)
+holds the topic's timers. A record with "name" and "released" (timers per second) releases them
+(`services.broker.timers.holding`). Holding or releasing timers does not change the topic's settings.
 """
 
 from __future__ import annotations
@@ -43,24 +41,24 @@ from txn.checkback import CheckBackPolicy
 
 _FIELDS_MIN: Final = 3
 _DEFAULTS: Final = (None, 0, None)
-"""The default values of the check-back policy, the retention, and the hold of a topic."""
+"""The defaults of a topic's check-back policy, retention, and hold."""
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_receivable(name: str) -> None:
-    """Raise `IllegalTopic` if the topic is internal and therefore cannot be received by consumers."""
+    """Raise `IllegalTopic` if a topic is internal and cannot be received."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
 
 def check_alterable(name: str) -> None:
-    """Raise `IllegalTopic` if the topic is an internal topic or a dead-letter topic."""
+    """Raise `IllegalTopic` if a topic is internal or a dead-letter topic."""
     if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
 
 
 def check_group_name(name: str) -> None:
-    """Raise `IllegalGroup` if the name is not legal for a consumer group."""
+    """Raise `IllegalGroup` if a group name is illegal."""
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
             f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
@@ -69,16 +67,16 @@ def check_group_name(name: str) -> None:
 
 
 class Topics:
-    """The topics of a broker, keyed by name."""
+    """A broker's topics by name."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
         self.with_retention: dict[str, None] = {}
-        """The names of the topics that have their own retention, in a fixed order."""
+        """The names of topics with their own retention, in a fixed order."""
         self.held: set[str] = set()
-        """The names of the topics whose due timers are held."""
+        """The names of topics whose due timers are held."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -87,7 +85,7 @@ class Topics:
         return len(self._topics)
 
     def names(self) -> list[str]:
-        """Return the names of all topics in no particular order."""
+        """Return the names of all topics in any order."""
         return list(self._topics)
 
     def all(self) -> list[Topic]:
@@ -95,16 +93,16 @@ class Topics:
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
-        """Return the topic with the given name, or raise `TopicNotFound`."""
+        """Return a topic by name. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:
-        """Return a topic, which is created with type MIXED if it does not exist and auto-creation is enabled.
+        """Return a topic. A missing topic is created with type MIXED if auto-creation is enabled.
 
-        Raise `TopicNotFound` if the topic does not exist and auto-creation is disabled.
+        Otherwise, raise `TopicNotFound`.
         """
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
@@ -114,9 +112,8 @@ class Topics:
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
         """Create a topic, or return the existing topic if its settings are equal.
 
-        Raise `TopicExists` if the topic exists with different settings, `IllegalTopic` if the name is
-        illegal, `ClientMistake` if the number of queues is out of range, or `TooManyTopics` if the maximum
-        number of topics has been reached.
+        Raise `TopicExists` if the settings differ, `IllegalTopic` if the name is illegal, `ClientMistake` if
+        the number of queues is out of range, or `TooManyTopics` if the limit is reached.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
@@ -134,15 +131,14 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return the check-back policy of a topic, or None if the topic uses the default policy."""
+        """Return a topic's check-back policy, or None for the default."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
+        """Set a topic's check-back policy, or restore the default if `policy` is None.
 
-        Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a time or a count is out of
-        range.
+        Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a value is out of range.
         """
         topic = self.get(name)
         if policy is not None:
@@ -150,15 +146,12 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """Return the dead-letter topic of a consumer group.
-
-        The topic has a single queue and is created if it does not exist.
-        """
+        """Return a group's dead-letter topic, which has a single queue. Create it if missing."""
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def replace(self, topic: Topic, now_ms: int) -> Topic:
-        """Replace the settings of a topic without checking them, and return the stored topic."""
+        """Replace a topic's settings without checks, and return the stored topic."""
         assert topic.name in self._topics, "only an existing topic is replaced"
         return self._write(topic, now_ms)
 
@@ -190,31 +183,31 @@ class Topics:
             self.with_retention.pop(name, None)
 
     def hold(self, name: str, reason: str, now_ms: int) -> Topic:
-        """Hold the timers of a topic, and return the stored topic."""
+        """Hold a topic's timers, and return the stored topic."""
         self._store.append(record_of(TopicHeld(name, reason)), now_ms)
         assert name in self.held, "a hold holds nothing back"
         return self._topics[name]
 
     def release(self, name: str, per_second: int, now_ms: int) -> Topic:
-        """Release the timers of a topic, and return the stored topic."""
+        """Release a topic's timers, and return the stored topic."""
         self._store.append(record_of(TopicReleased(name, per_second)), now_ms)
         assert name not in self.held, "a released topic holds its timers back"
         return self._topics[name]
 
     def release_pace(self, name: str) -> int:
-        """Return the maximum number of held timers to deliver per second, or 0 if there is no limit."""
+        """Return the maximum number of held timers to deliver per second, or 0 for no limit."""
         topic = self._topics.get(name)
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create or extend a topic based on a message, in case the topic's record has been destroyed."""
+        """Create or extend a topic because of a message, in case damage has destroyed its record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """Return all topics for inclusion in a snapshot."""
+        """Return all topics for a snapshot."""
         return Rows([self._topics.copy()], _topic_row)
 
     def thaw(self, frozen: Any) -> None:
@@ -245,7 +238,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append a topic record, and return the topic as stored by `apply`."""
+        """Append a topic record, and return the topic as `apply` stored it."""
         check_back = _policy_to_json(topic.check_back)
         fact = TopicSet(
             topic.name, topic.message_type.value, topic.queue_count, check_back, topic.retention_ms

@@ -1,4 +1,4 @@
-"""Checks that are made before a message is stored, for all messages and for each message type."""
+"""Checks of a message before it is stored."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MADE_BY: Final = {
     MessageType.LITE: "Name its lite topic (send --lite-topic; lite_topic over HTTP)",
     MessageType.TRANSACTION: "Send it in a transaction (POST /api/transactions)",
 }
-"""Instructions for sending a message of each type."""
+"""How to send a message of each type."""
 _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise a `ClientMistake` for the first illegal part of a message, regardless of its topic."""
+    """Raise a `ClientMistake` for the first illegal part of a message. The topic is not checked."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
@@ -48,14 +48,14 @@ def check_message(message: Message, message_type: MessageType) -> None:
 
 
 def check_type(message_type: MessageType, topic: Topic) -> None:
-    """Raise `MessageTypeConflict` if the topic does not accept messages of this type."""
+    """Raise `MessageTypeConflict` if a topic does not accept this message type."""
     taken = topic.message_type
     if taken is not message_type and (taken is not _MIXED or message_type in _NOT_MIXED):
         _refuse_type(message_type, topic)
 
 
 def check_lite_topic(name: str, bytes_max: int) -> None:
-    """Raise `IllegalLiteTopic` if the name is not legal for a lite topic."""
+    """Raise `IllegalLiteTopic` if a lite topic name is illegal."""
     if not _LITE_TOPIC.fullmatch(name) or len(name) > bytes_max:
         raise IllegalLiteTopic(
             f"{name[:bytes_max]!r} must have 1 to {bytes_max} letters, digits, '_' or '-', not {len(name)}."
@@ -82,7 +82,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _suggest_correction(sent: MessageType, taken: MessageType) -> str:
-    """Return a suggested correction for a message whose type is not accepted by its topic."""
+    """Suggest a correction for a message type that the topic does not accept."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
     both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""

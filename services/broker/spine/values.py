@@ -1,7 +1,7 @@
-"""The results of broker operations, and the effects that a tick requests from the server.
+"""Results of broker operations, and effects that a tick requests from the server.
 
 A result that depends on a record has the attribute `durable_at`. The log must be durable up to this offset
-before the result is returned to the client.
+before the client receives the result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class Hold:
-    """The last hold of a topic's timers, with its time in milliseconds, its reason, and its release rate.
+    """The last hold of a topic's timers.
 
-    `per_second` is None as long as the timers are held, and 0 if the release rate is not limited.
+    `per_second` is the release rate. It is None while the timers are held, and 0 for no limit.
     """
 
     since_ms: int
@@ -34,18 +34,18 @@ class Hold:
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic with its name, message type, and number of queues."""
+    """A topic."""
 
     name: str
     message_type: MessageType
     queue_count: int
     durable_at: int = 0
     check_back: CheckBackPolicy | None = None
-    """The check-back policy of the topic's half messages, or None for the policy of the settings."""
+    """The check-back policy for half messages, or None for the default."""
     retention_ms: int = 0
-    """The age at which messages are discarded, or 0 if only the retention of the log applies."""
+    """Age in milliseconds at which messages are discarded, or 0 for the retention of the log."""
     hold: Hold | None = None
-    """The last hold of the topic's timers, even after its release, or None if the timers were never held."""
+    """The last hold of the topic's timers, even after its release, or None."""
 
     @property
     def is_held(self) -> bool:
@@ -56,9 +56,8 @@ class Topic:
 class SendReceipt(NamedTuple):
     """The receipt of a stored message.
 
-    `queue_offset` is the offset of the record in its queue. Timers and half messages are stored in an
-    internal queue instead of a queue of the message's topic. `replaced_offset` is the log offset of the timer
-    that the message replaced, or -1 if no timer was replaced.
+    `queue_offset` is the record's offset in its queue. Timers and half messages are stored in an internal
+    queue. `replaced_offset` is the log offset of the replaced timer, or -1.
     """
 
     message_id: str
@@ -71,7 +70,7 @@ class SendReceipt(NamedTuple):
 
 
 class StartPosition(Enum):
-    """The position at which a group starts or to which it is reset. TIME and OFFSET require an argument."""
+    """Where a group starts or is reset to. TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -80,11 +79,10 @@ class StartPosition(Enum):
 
 
 class Verdict(Enum):
-    """The result of an operation on a timer.
+    """The result of a timer operation.
 
-    ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the same key.
-    FORGOTTEN means that the timer ended before the retained history begins, or that its outcome is no longer
-    available.
+    ALREADY means that the timer was already cancelled, or replaced by a newer timer with the same key.
+    FORGOTTEN means that the timer ended before the retained history, or that its outcome is lost.
     """
 
     CANCELLED = "CANCELLED"
@@ -97,7 +95,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer, which consists of its topic and either its message id or its `TW_TIMER_KEY`."""
+    """The name of a timer: its topic, and its message id or `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -106,11 +104,11 @@ class TimerName(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """The result of a timer operation, with the time and the log offset at which the timer ended.
+    """The result of a timer operation, with the time and log offset at which the timer ended.
 
-    If the timer has not ended, or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1.
-    `due_ms` is the due time of the timer before the operation, or 0 if the due time is unknown. If the
-    verdict is MOVED, `ended_ms` is the new due time.
+    If the timer has not ended or its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `due_ms`
+    is the due time before the operation, or 0 if unknown. If the verdict is MOVED, `ended_ms` is the new due
+    time.
     """
 
     verdict: Verdict
@@ -120,16 +118,13 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """The outcome of the timer before the operation, or None if it was pending or the outcome is unknown.
+    """The timer's outcome before the operation, or None if it was pending or unknown.
     """
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message that is to be delivered to `topic` at `due_ms`.
-
-    Fields that cannot be read are empty.
-    """
+    """A delayed message to be delivered to `topic` at `due_ms`. Unreadable fields are empty."""
 
     message_id: str
     topic: str
@@ -141,16 +136,15 @@ class PendingTimer:
     stored_ms: int = 0
     message: Message | None = None
     move_reason: str | None = None
-    """The reason given for the last move, empty if no reason was given, or None without a move."""
+    """The reason for the last move, possibly empty, or None without a move."""
     is_held: bool = False
-    """Whether the timer is past its due time and held until its topic is released."""
+    """Whether the timer is past its due time and held."""
 
 
 class LostTimer(NamedTuple):
-    """A timer with the outcome UNREADABLE, because its record has been lost on all nodes.
+    """A timer with the outcome UNREADABLE. All nodes have lost its record.
 
-    If the topic and the due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel
-    slot.
+    If topic and due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel slot.
     """
 
     timer_offset: int
@@ -163,9 +157,9 @@ class LostTimer(NamedTuple):
 class TimerFilter:
     """A filter for timers with `from_ms` <= due time < `until_ms` that match all given fields.
 
-    `key` matches the timer key, a message key, or the message id, whereas `message_key` matches only a
-    message key. Each pair in `properties` consists of a property name and the required value. If `is_held` is
-    true, only held timers match, and if it is false, only timers that are not held match.
+    `key` matches the timer key, a message key, or the message id. `message_key` matches only a message key.
+    `properties` contains (name, required value) pairs. `is_held` selects held timers if true, other timers if
+    false, and all timers if None.
     """
 
     topic: str = ""
@@ -180,21 +174,18 @@ class TimerFilter:
 
     @property
     def reads_records(self) -> bool:
-        """Whether the filter requires the timer records to be read in addition to the partition rows."""
+        """Whether the filter needs the timer records in addition to partition rows."""
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the texts that must occur in the record of every matching timer."""
+        """Return the texts that the record of every matching timer contains."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:
-    """A page of timers, sorted by due time.
-
-    `after` is the cursor of the next page, or None on the last page.
-    """
+    """A page of timers by due time. `after` is the next cursor, or None on the last page."""
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
@@ -202,10 +193,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter for half messages by topic, state, and store time.
-
-    If the state is None, both open and expired half messages match.
-    """
+    """A filter for half messages. If the state is None, open and expired ones match."""
 
     topic: str = ""
     state: State | None = None
@@ -214,14 +202,13 @@ class HalfFilter:
 
 @dataclass(slots=True, frozen=True)
 class HalfView:
-    """A view of a half message and its transaction.
+    """A half message and its transaction.
 
-    `next_check_ms` is the time of the next check-back if the half message is open, and 0 otherwise. If the
-    half message is open, or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is
-    the reason that an operator specified for the outcome. `verdict` is the result of the timer operation in
-    the half message. `replaced_offset` is the log offset of the timer that was replaced by the commit, or -1
-    if no timer was replaced. `late` lists the outcomes that producers requested after the half message had
-    expired, with the times in ms since 1970.
+    `next_check_ms` is the time of an open half message's next check-back, or 0. If the half message is open
+    or its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is an operator's reason for
+    the outcome. `verdict` is the result of the half message's timer operation. `replaced_offset` is the log
+    offset of the timer that the commit replaced, or -1. `late` lists the outcomes that producers requested
+    after the expiry, with times in milliseconds since the Unix epoch.
     """
 
     transaction_id: str
@@ -247,26 +234,23 @@ class HalfView:
 
 @dataclass(slots=True, frozen=True)
 class HalfPage:
-    """A page of half messages, oldest first.
-
-    `after` is the cursor of the next page, or None on the last page.
-    """
+    """A page of half messages, oldest first. `after` is the next cursor, or None on the last page."""
 
     halves: list[HalfView]
     after: int | None
 
 
 class Resolution(Enum):
-    """The outcome that a producer or an operator requests for a transaction."""
+    """The outcome that a producer or operator requests for a transaction."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
 
 
 class EndReceipt(NamedTuple):
-    """The receipt for a transaction that has the requested outcome.
+    """The receipt for an ended transaction.
 
-    `repeated` is true if the transaction was ended by an earlier call.
+    `repeated` is true if an earlier call ended it.
     """
 
     transaction_id: str
@@ -276,10 +260,10 @@ class EndReceipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message that is leased to a consumer until `visible_ms`.
+    """A message leased to a consumer until `visible_ms`.
 
-    `attempt` is 1 for the first delivery attempt, and 0 if the message is viewed without a lease. Clients can
-    read the body of `record`, which is either uncompressed or compressed with gzip.
+    `attempt` is 1 for the first delivery, and 0 for a view without a lease. The body of `record` is
+    uncompressed or gzip-compressed, so clients can read it.
     """
 
     record: Record
@@ -289,37 +273,37 @@ class Delivery(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message, which is decoded on each access."""
+        """The message, decoded on each access."""
         return properties.to_message(self.record)
 
     @property
     def queue_id(self) -> int:
-        """The id of the queue that contains the message."""
+        """The message's queue id."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """The offset of the message in its queue."""
+        """The message's queue offset."""
         return self.record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """The offset of the message in the log."""
+        """The message's log offset."""
         return self.record.physical_offset
 
     @property
     def store_ms(self) -> int:
-        """The store time of the message in ms since 1970."""
+        """The store time in milliseconds since the Unix epoch."""
         return self.record.store_ms
 
     @property
     def stored_topic(self) -> str:
-        """The topic of the record, which is an internal topic for timers and half messages."""
+        """The record's topic, which is internal for timers and half messages."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """A client in a consumer group that subscribes to lite topics of a topic."""
+    """A client of a group that subscribes to lite topics under a topic."""
 
     group: str
     topic: str
@@ -327,21 +311,21 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""The wake-up key of a receiver, which is a topic or, for topics of type LITE, a subscription."""
+"""A receiver's wake-up key: a topic or, for LITE topics, a subscriber."""
 
 
 class Notify(NamedTuple):
-    """A request to wake the receivers of topics or lite topics that have new messages."""
+    """Wake the receivers of topics or lite topics with new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """A request for a check-back about a half message, followed by a call of `complete_check_back`.
+    """Send a check-back for a half message, and then call `complete_check_back`.
 
-    `half_offset` is the log offset of the half message. The content of the half message should be read with
-    `transactions.message` only if a producer is connected.
+    `half_offset` is the half message's log offset. Read its content with `transactions.message` only if a
+    producer is connected.
     """
 
     transaction_id: str
@@ -350,17 +334,17 @@ class CheckBack:
 
 
 class TimersJob(Protocol):
-    """A job that reads timers ahead or repairs damaged timer files in a worker."""
+    """Reads timers ahead or repairs timer files in a worker."""
 
     def run(self, disk: Disk) -> None:
-        """Run the job, or raise OSError if a disk operation fails."""
+        """Run the job. Raise OSError if the disk fails."""
 
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """A request to run a step of a segment deletion in a worker and then call `continue_retirement`.
+    """Run a step of a segment deletion in a worker, and then call `continue_retirement`.
 
-    The step must not run before the log is durable up to the `durable_at` offset of the retirement.
+    The log must first be durable up to the retirement's `durable_at`.
     """
 
     retirement: Retirement
@@ -368,25 +352,24 @@ class Retire:
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """A request to run a timer file job in a worker, and to call `complete_timers_job` afterwards."""
+    """Run a timer file job in a worker, and then call `complete_timers_job`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class Warn:
-    """A request to log a warning for the operator."""
+    """Log a warning for the operator."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class DamagedPart:
-    """A damaged part of the store. Damage is reported to the operator even if the damaged part was rebuilt.
+    """A damaged part of the store. It is reported even if rebuilt.
 
-    `part` is log, snapshot, queue, index, partition, names, ends, keep, or the name of another file, as in
-    `services.store.findings`. The value gap denotes a gap in a queue that was caused by log damage before
-    this startup.
+    `part` is log, snapshot, queue, index, partition, names, ends, keep, or another file name, as in
+    `services.store.findings`. gap means a queue gap caused by log damage before this startup.
     """
 
     part: str

@@ -1,4 +1,4 @@
-"""Message properties that allow clients in any language to cancel, move, and fire timers.
+"""Message properties with which clients cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
@@ -10,19 +10,17 @@
 | `TW_TIMER_STRICT` | `true`: reject the message if the timer is unknown                             |
 
 Rules:
-- A message can contain at most one timer operation. `TW_TIMER_TO` requires a move, while `TW_TIMER_TOPIC` and
-  `TW_TIMER_STRICT` can be used with any operation.
-- When a message is received, the front end converts a time span to an absolute time, which
-  `services.live.clock` then converts to the broker's time. As a consequence, `TW_TIMER_TO` is stored in the
-  broker's time, and the time span of a move in a transaction starts when the message is sent, regardless of
-  the time of the commit.
-- The front end also adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so
-  that clients cannot change timers in other namespaces.
-- `TW_TIMER_VERDICT` is a property of the stored message that contains the result of the operation and cannot
-  be set by clients.
+- A message contains at most one timer operation. `TW_TIMER_TO` requires a move. `TW_TIMER_TOPIC` and
+  `TW_TIMER_STRICT` work with any operation.
+- The front end converts a time span to an absolute time, and `services.live.clock` converts that to broker
+  time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts with the
+  send, not with the commit.
+- The front end adds the message's namespace to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so clients
+  cannot change timers in other namespaces.
+- In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set it.
 
-The operation is parsed and checked by `parse_verb`, and executed by `services.broker.timers.verb_executor`.
-For a message without a timer operation, the cost is one set operation.
+`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes it. Without
+a timer operation, the cost is one set operation.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The timer operations, each with the name of the corresponding property as its value."""
+    """The timer operations. Each value is the name of its property."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -58,10 +56,10 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedTimerVerb:
-    """A timer operation in the properties of a message.
+    """A timer operation in a message's properties.
 
-    `name` is a timer key or a message id. `to_ms` is the new due time if the operation is a move, and 0
-    otherwise. If `is_strict` is true, the message is stored only if the timer is known to the broker.
+    `name` is a timer key or a message id. `to_ms` is the new due time of a move, and 0 otherwise. If
+    `is_strict` is true, the message is stored only if the timer exists on the broker.
     """
 
     kind: VerbKind
@@ -72,21 +70,20 @@ class CarriedTimerVerb:
 
 
 def has_verb(message: Message) -> bool:
-    """Return whether a message has any of the properties for timer operations."""
+    """Return whether a message has any property for timer operations."""
     return not _NAMES.isdisjoint(message.properties)
 
 
 def may_have_verb(stored: bytes) -> bool:
-    """Return whether encoded properties may contain a timer operation, based on a common name prefix."""
+    """Return whether encoded properties may contain a timer operation."""
     return _BEGINNING in stored
 
 
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedTimerVerb | None:
-    """Return the timer operation in a message, or None if there is none.
+    """Return a message's timer operation, or None. Raise a `ClientMistake` if it is illegal.
 
-    Raise a `ClientMistake` if the operation is illegal. `now_ms` and the times in the message must be in the
-    broker's time. If `delay_ms_max` is None, the delay is not limited, because the limit was already checked
-    when the message was sent.
+    All times must be broker time. If `delay_ms_max` is None, the delay is not limited, because the send has
+    already checked it.
     """
     given = message.properties
     if not has_verb(message):
@@ -100,7 +97,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Convert the time span of a move to an absolute time, or raise `IllegalDeliveryTime`."""
+    """Convert a move's time span to an absolute time. Raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -109,7 +106,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Shift the absolute times of a move and of its result by `by_ms`."""
+    """Shift the absolute times of a move and its result by `by_ms`."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}

@@ -4,15 +4,13 @@
     ready record   header | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed-size part of a record (`commitlog.record.HEAD_V4`). Each property consists of a name,
-\\x01, a value, and \\x02. x02 records of the most common form are cut: a record that has has hosts and a
-message id, and that ends with the two properties of its target. All other records, such as records of moved
-timers or records with a verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all
-records in one operation.
+\\x01, a value, and \\x02. Only records of the most common form are cut. Such a record has IPv4 hosts and a
+message id, and ends with the two properties of its target. `timer_source` decodes all other records, such as
+those of moved timers or with a verdict. Numpy writes the fronts and CRCs of all records in one operation.
 
-The loop over the records is a single function, because checkpoints spend most of their time in this loop.
-
-Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
-this order changed, every record would have to be decoded. Decoding is slower but still correct.
+Checkpoints spend most of their time in the loop over the records, so the loop is a single function. Weak
+spot: cutting depends on the property order of `timer_records.timer_properties`. If the order changed, every
+record would be decoded, which is slower but correct.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """The real topic of a timer, with its name, its encoded topic field, and the prefix of hashed names."""
+    """A timer's real topic: its name, its encoded topic field, and the prefix of hashed names."""
 
     name: str
     field: bytes
@@ -50,18 +48,18 @@ class RealTopic(NamedTuple):
 
 
 class CutRecords:
-    """The ready records cut from the sound records `stored` of the timers at `timer_offsets`."""
+    """The ready records cut from the undamaged records `stored` of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         headers = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (headers["magic"] == record.MAGIC_V1) & (headers["flag"] == 0)
         is_plain &= (headers["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """The indices in `stored` of the records that were cut, in ascending order."""
+        """The indices in `stored` of the cut records, in ascending order."""
         self.queues: list[tuple[str, int]] = []
-        """The target (topic, queue id) of each cut record."""
+        """Each cut record's target (topic, queue id)."""
         self.named: list[tuple[int, bytes]] = []
-        """The index in `stored`, and the properties, of each cut record that may have a tag or keys."""
+        """The index and the properties of each cut record that may have a tag or keys."""
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut_records(stored, timer_offsets, headers["body_bytes"].tolist(), is_plain.tolist())
@@ -70,7 +68,7 @@ class CutRecords:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return the message id hash (`consumequeue.keyindex`) of each cut record as a u64 array."""
+        """Return each cut record's message id hash (`consumequeue.keyindex`) as a u64 array."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
@@ -122,7 +120,7 @@ class CutRecords:
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
-    """Return the position of the message id, or -1 if the record has no message id."""
+    """Return the position of the message id, or -1 if there is none."""
     if stored.startswith(_ID[1:], properties_at):
         return properties_at + len(_ID) - 1
     found = stored.rfind(_ID, properties_at, until)
@@ -130,7 +128,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id), or None if the last two properties do not form a target."""
+    """Return the target (topic, queue id), or None if the last two properties are no target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
@@ -140,9 +138,9 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic in `pairs`, or None if `pairs` is malformed.
+    """Return the topic in `pairs`, or None if malformed.
 
-    `pairs` contains the bytes of a target that precede the queue id.
+    `pairs` contains the bytes of a target before the queue id.
     """
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:

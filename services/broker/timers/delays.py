@@ -1,10 +1,10 @@
-"""Converts the delay properties of a message to an absolute delivery time.
+"""Converts a message's delay properties to an absolute delivery time.
 
-The delay properties and their rules are listed in `tidewheel.delay_properties`.
+For the delay properties and their rules, see `tidewheel.delay_properties`.
 
-Delays are relative to real time, because the protocol front ends process the properties before times are
-converted to broker time (`services.live.clock`). The maximum delay is enforced later
-(`services.broker.spine.validation`). Cost: a message without delay properties requires one set operation.
+Delays are relative to real time, because front ends process the properties before the conversion to broker
+time (`services.live.clock`). The maximum delay is checked later (`services.broker.spine.validation`). Cost:
+one set operation for a message without delay properties.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 def with_absolute_times(message: Message, now_ms: int) -> Message:
     """Return a received message with all relative times converted to absolute times.
 
-    `now_ms` is the current real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times
-    contradict each other.
+    `now_ms` is real time. Raise `IllegalDeliveryTime` if a time is illegal or two times contradict each
+    other.
     """
     if _TIMED.isdisjoint(message.properties):
         return message

@@ -1,4 +1,4 @@
-"""Holds back the due timers of a topic until an operator releases the topic.
+"""Holds a topic's due timers until an operator releases the topic.
 
     wheel, partitions --due--> gate (`timer_delivery`) ----------------------------------> delivered
                                  | the topic is held                                           ^
@@ -7,31 +7,28 @@
                                                                                  released, at a pace
 
 1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in its `Topic`.
-   Like deliveries, holds and releases take effect in log order. Between the record of a hold and the record
-   of its release, no timer of the topic is delivered, unless an operator or a client fires the timer.
+   Like deliveries, they take effect in log order. Between the hold record and the release record, no timer of
+   the topic is delivered unless an operator or a client fires it.
 2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
-   timer and sets the new timer, which is marked TW_HELD. After a crash, the move is therefore either complete
-   or has no effect, and each timer ends only once.
-3. A marked timer is stored in `HeldTimers` from the flush of its record until the timer ends, and is never in
-   the wheel or in a partition. Like any waiting timer, a marked timer is found by its names when it is
-   cancelled, moved, fired, or replaced. If an operator moves a marked timer, the mark is removed. If the
-   topic is still held at the new due time, the timer is held again.
-4. If the topic of a timer in `HeldTimers` is not held, the timer is delivered at the pace of the release, in
-   order of due time. A release in progress has no additional state, so it continues after a crash, a restart,
-   or a takeover. Timers that become due after the release are delivered on time, ahead of the held timers.
-5. The record of a held timer is kept beyond the retention time, like that of an open half message
-   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
-   held timer is never forgotten.
+   timer and sets the new one, which is marked TW_HELD. After a crash, the move is thus complete or has no
+   effect, and each timer ends only once.
+3. A marked timer is in `HeldTimers` from the flush of its record until it ends, and never in the wheel or a
+   partition. Like any pending timer, it can be cancelled, moved, fired, or replaced by name. If an operator
+   moves it, the mark is removed. If the topic is still held at the new due time, the timer is held again.
+4. After a release, timers in `HeldTimers` are delivered at the release rate, in order of due time. A release
+   has no other state, so it continues after a crash, a restart, or a takeover. Timers that become due after
+   the release are delivered on time, ahead of the held ones.
+5. A held timer's record is kept beyond the retention time, like that of an open half message
+   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer on, so a held
+   timer is never lost.
 
-Rejected alternative: held timers could be assigned a reserved due time in the distant future. All held timers
-of the store would then be in one partition, which would never become due and therefore never be deleted. Each
-release would have to read the entire partition, and the names and ends of all timers would be kept until the
-reserved time.
+Rejected alternative: a reserved due time in the distant future for held timers. All held timers would then be
+in one partition that never becomes due and is never deleted. Each release would read this partition, and the
+names and ends of all timers would be kept until the reserved time.
 
-Cost: each held timer is written to the log a second time (about 100 us), and occupies 20 bytes in memory and
-in each snapshot. A tick examines the held timers only of topics that are being released, and a release sorts
-the timers of its topic once. Weak spot: the memory of removed timers is not freed until more than half of the
-table is unused.
+Cost: each held timer is written to the log again (about 100 us), and needs 20 bytes in memory and in each
+snapshot. A tick examines only held timers of topics under release. A release sorts its topic's timers once.
+Weak spot: the memory of removed timers is freed only when more than half of the table is unused.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from commitlog.snapshot import Rows
 from timingwheel.boundaries import Numbers
 
 _GONE: Final = -1
-"""The due time that marks a timer as removed from the table."""
+"""The due time of a removed timer."""
 _GONE_MIN: Final = 1_024
 _ROWS_AT_ONCE: Final = 8_192
 _SECOND_US: Final = 1_000_000
@@ -56,17 +53,17 @@ FOREVER_MS: Final = 1 << 62
 
 
 class HeldRows(NamedTuple):
-    """Held timers, stored in arrays of equal length and sorted by due time and offset."""
+    """Held timers as arrays of equal length, sorted by due time and offset."""
 
     due_ms: Integers
     timer_offsets: Integers
     topics: Integers
-    """The topic of each timer, as an index into `names`."""
+    """Each timer's topic as an index into `names`."""
     names: list[str]
 
 
 class HeldTimers:
-    """The held timers, in order of offset, which is the order in which they were added."""
+    """The held timers in order of offset, which is the order of addition."""
 
     def __init__(self) -> None:
         self._offsets, self._due_ms, self._topics = array("q"), array("q"), array("i")
@@ -74,9 +71,9 @@ class HeldTimers:
         self._numbers: dict[str, int] = {}
         self._gone_count = 0
         self._orders: dict[str, tuple[Integers, int]] = {}
-        """The offsets of each topic's timers in order of due time, with the number of processed offsets."""
+        """Each topic's timer offsets by due time, and the number of processed offsets."""
         self.counts: Counter[str] = Counter()
-        """The number of held timers of each topic that has held timers."""
+        """Number of held timers per topic."""
 
     def __len__(self) -> int:
         return len(self._offsets) - self._gone_count
@@ -98,7 +95,7 @@ class HeldTimers:
         self._orders.pop(topic, None)
 
     def remove(self, timer_offset: int) -> bool:
-        """Remove a timer that has ended, and return whether the timer was held."""
+        """Remove an ended timer. Return whether it was held."""
         place = self._place_of(timer_offset)
         if place < 0:
             return False
@@ -114,7 +111,7 @@ class HeldTimers:
         return True
 
     def first(self, topic: str, count_max: int) -> list[tuple[int, int]]:
-        """Return the first `count_max` timers of a topic as sorted (due time, offset) pairs."""
+        """Return a topic's first `count_max` timers as sorted (due time, offset) pairs."""
         found: list[tuple[int, int]] = []
         order, done = self._orders.get(topic) or (self._in_due_order(topic), 0)
         place = done
@@ -132,12 +129,12 @@ class HeldTimers:
         return found
 
     def first_due_ms(self) -> int:
-        """Return the earliest due time of all held timers, or `FOREVER_MS` if no timer is held."""
+        """Return the earliest due time, or `FOREVER_MS` if no timer is held."""
         due_ms = np.array(self._due_ms, np.int64)
         return int(due_ms[due_ms != _GONE].min()) if len(self) else FOREVER_MS
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the offsets of the held timers in a range of log offsets, in ascending order."""
+        """Return the held timers in a range of log offsets, in ascending order."""
         first, end = bisect_left(self._offsets, first_offset), bisect_left(self._offsets, end_offset)
         return [self._offsets[place] for place in range(first, end) if self._due_ms[place] != _GONE]
 
@@ -146,7 +143,7 @@ class HeldTimers:
         return np.array(self.between(0, FOREVER_MS), np.uint64)
 
     def rows(self, from_ms: int, until_ms: int) -> HeldRows:
-        """Return the held timers that are due in a time window, in order of due time."""
+        """Return the held timers in a due-time window, in order of due time."""
         due_ms = np.array(self._due_ms, np.int64)
         places = np.flatnonzero((due_ms >= max(from_ms, 0)) & (due_ms < until_ms))
         places = places[np.argsort(due_ms[places], kind="stable")]
@@ -154,7 +151,7 @@ class HeldTimers:
         return HeldRows(due_ms[places], offsets, np.array(self._topics, np.int64)[places], self._names)
 
     def freeze(self) -> Any:
-        """Return the state to be stored in a snapshot, as rows of a topic, due times, and offsets."""
+        """Return rows of a topic, due times, and offsets for a snapshot."""
         found = self.rows(0, FOREVER_MS)
         parts: list[tuple[str, Integers, Integers]] = []
         for number, name in sorted(enumerate(found.names), key=lambda pair: pair[1]):
@@ -175,7 +172,7 @@ class HeldTimers:
             self.add(topic, due_ms, timer_offset)
 
     def _place_of(self, timer_offset: int) -> int:
-        """Return the index of a timer, or -1 if the timer is not held."""
+        """Return a timer's index, or -1 if it is not held."""
         place = bisect_left(self._offsets, timer_offset)
         is_there = place < len(self._offsets) and self._offsets[place] == timer_offset
         return place if is_there and self._due_ms[place] != _GONE else -1
@@ -189,7 +186,7 @@ class HeldTimers:
         return order
 
     def _compact(self) -> None:
-        """Remove the rows of removed timers from the table."""
+        """Drop the rows of removed timers."""
         kept = np.array(self._due_ms, np.int64) != _GONE
         self._offsets = array("q", np.array(self._offsets, np.int64)[kept].tobytes())
         self._topics = array("i", np.array(self._topics, np.int32)[kept].tobytes())
@@ -198,9 +195,9 @@ class HeldTimers:
 
 
 class ReleasePaces:
-    """Limits the pace at which held timers are delivered after a release.
+    """Limits the delivery rate of released timers.
 
-    After an interruption, which may be caused by a busy disk, a release catches up on at most one second of
+    After an interruption, for example by a busy disk, a release catches up on at most one second of
     deliveries.
     """
 
@@ -208,7 +205,7 @@ class ReleasePaces:
         self._next_us: dict[str, int] = {}
 
     def allowed(self, topic: str, per_second: int, now_ms: int, count_max: int) -> int:
-        """Return the number of timers that may be delivered now. A pace of 0 means no limit."""
+        """Return how many timers may be delivered now. A rate of 0 means no limit."""
         if not per_second:
             return count_max
         now_us = now_ms * 1_000
@@ -218,12 +215,12 @@ class ReleasePaces:
         return 0 if next_us > now_us else min(count_max, (now_us - next_us) * per_second // _SECOND_US + 1)
 
     def spend(self, topic: str, per_second: int, count: int) -> None:
-        """Record that `count` timers of a topic have been delivered."""
+        """Record that `count` timers of a topic were delivered."""
         if per_second:
             self._next_us[topic] += count * _SECOND_US // per_second
 
     def next_ms(self, topic: str, per_second: int, seen_ms: int) -> int:
-        """Return the time at which the next timer of a topic may be delivered."""
+        """Return when the next timer of a topic may be delivered."""
         next_us = self._next_us.get(topic, 0) if per_second else 0
         return max(seen_ms, -(-next_us // 1_000))
 

@@ -1,7 +1,6 @@
-"""Encodes the recall handle of a delayed message: `v1 topic broker due_ms message_id`, in base64url format.
+"""The recall handle of a delayed message: `v1 topic broker due_ms message_id` in base64url.
 
-The format is the same as that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain
-spaces.
+The format is that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain spaces.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ class RecallFields(NamedTuple):
 
 
 def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
-    """Return the recall handle of a delayed message."""
+    """Return a delayed message's recall handle."""
     fields = f"{_VERSION} {topic} {broker_name} {due_ms} {message_id}"
     return binascii.b2a_base64(fields.encode(), newline=False).translate(_URL_SAFE).decode()
 
 
 def decode(handle: str) -> RecallFields:
-    """Return the fields of a recall handle. Raise `InvalidRecallHandle` if the handle is malformed."""
+    """Return a recall handle's fields. Raise `InvalidRecallHandle` if it is malformed."""
     try:
         fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
     except (binascii.Error, UnicodeError, ValueError):
