@@ -1,4 +1,4 @@
-"""Topic changes made by operators (alter, purge, and delete), and the use of a topic before a change.
+"""Topic changes by operators, and the use of a topic before a change.
 
     verb      records appended by one call                    refused if
     alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
@@ -9,22 +9,17 @@
     delete    `LogCut`, a `GroupLeft` for each group, and     timers, half messages, or schedules exist, or
               finally `TopicDeleted`                          messages are unfinished and `discard` is false
 
-1. A message is unfinished as long as any consumer group that receives the topic has not finished it. If no
-   consumer group receives the topic, every message counts as unfinished. The counts of unfinished messages
-   are returned by `use`, and are checked again when a change is executed.
-2. A purge sets the first offset of each queue to the end of the queue, and thereby discards exactly the
-   messages that are durable at the time of the purge. The records of purged messages remain in the log until
-   retention deletes their segments.
-3. After a crash during the deletion of a topic, the log may contain only the first records of the deletion.
-   The topic is then empty and may have lost some of its groups, and repeating the call completes the
-   deletion.
-4. The queue offsets of a deleted topic are never reused. If a topic with the same name is created later, its
-   queue offsets begin after the old offsets. As a result, a receipt handle for the old topic cannot
-   acknowledge a message in the new topic.
+1. A message is unfinished until every consumer group of the topic has finished it. Without consumer groups,
+   every message is unfinished. `use` returns the counts, and each change checks them again.
+2. A purge sets each queue's first offset to its end, which discards exactly the messages that are durable.
+   Their records stay in the log until retention deletes the segments.
+3. After a crash during a deletion, the log may contain only its first records. The topic is then empty and
+   may have lost some groups. Repeating the call completes the deletion.
+4. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
+   offsets. A receipt handle of the old topic therefore cannot acknowledge a message of the new one.
 
-Cost: the method `use` examines every queue of the topic once for each consumer group. Weak spot: the next
-offset of each queue of a deleted topic is kept in memory and in snapshots, at a cost of about 100 bytes per
-queue.
+Cost: `use` examines each queue of the topic once per consumer group. Weak spot: the next offset of each
+deleted queue stays in memory and in snapshots, at about 100 bytes per queue.
 """
 
 from __future__ import annotations
@@ -51,13 +46,13 @@ from services.broker.topic_retention import ExpiredMessages, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups, in which the number of queues determines the queue of a group."""
+"""The topic types with message groups. Their number of queues determines a group's queue."""
 _NAMES_MAX: Final = 10
-"""The maximum number of names that are listed in an error message."""
+"""Maximum number of names in an error message."""
 
 
 class GroupUse(NamedTuple):
-    """The number of unfinished messages and dead letters of a consumer group that receives a topic."""
+    """A group's unfinished messages and dead letters."""
 
     group: str
     unfinished: int
@@ -65,39 +60,39 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """The use of a topic by messages, timers, half messages, schedules, and groups.
+    """The use of a topic.
 
-    `messages` is the number of messages in the queues of the topic, including finished messages.
+    `messages` counts all messages in its queues, including finished ones.
     """
 
     topic: Topic
     messages: int
     timers: int
     held_timers: int
-    """The number of due timers that are held. These timers are also counted in `timers`."""
+    """Number of held due timers, which `timers` includes."""
     halves: int
     schedules: list[str]
     groups: list[GroupUse]
 
     @property
     def unfinished(self) -> int:
-        """The number of unfinished messages, each counted once for every group that has not finished it."""
+        """Number of unfinished messages, each counted for every group that needs it."""
         counts = [one.unfinished for one in self.groups]
         return sum(counts) if counts else self.messages
 
 
 class TopicChange(NamedTuple):
-    """The result of a topic change, including the use of the topic before the change."""
+    """The result of a topic change, with the use of the topic before."""
 
     use: TopicUse
     topic: Topic
     durable_at: int
     expired: ExpiredMessages = ExpiredMessages(0, 0)
-    """The messages that a new retention has discarded at once."""
+    """The messages that a new retention has discarded immediately."""
 
 
 class TopicChanges:
-    """The operations that change topics."""
+    """Operations that change topics."""
 
     def __init__(
         self,
@@ -115,7 +110,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def use(self, name: str) -> TopicUse:
-        """Return information about the use of a topic, or raise `TopicNotFound`."""
+        """Return the use of a topic. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -128,7 +123,7 @@ class TopicChanges:
         )
 
     def expired(self, name: str, retention_ms: int, now_ms: int) -> ExpiredMessages:
-        """Return the messages that a retention would discard at once, or raise `TopicNotFound`."""
+        """Return the messages that a retention would discard immediately. Raise `TopicNotFound`."""
         _check_retention(retention_ms)
         topic = replace(self._topics.get(name), retention_ms=retention_ms)
         return self._retention.count(self._retention.find_expired(topic, now_ms))
@@ -143,14 +138,11 @@ class TopicChanges:
         retention_ms: int | None = None,
         discard: bool = False,
     ) -> TopicChange:
-        """Change the type, the number of queues, or the retention of a topic.
+        """Change a topic's type, number of queues, or retention. None leaves a setting unchanged.
 
-        A setting is left unchanged if its argument is None. The retention is specified in milliseconds, and 0
-        disables topic retention. Messages that are older than a new retention are discarded immediately.
-        Unfinished messages are discarded only if `discard` is true.
-
-        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never permitted, or
-        `TopicInUse` if the change is not possible while the topic is in use.
+        The retention is in milliseconds, and 0 disables it. Messages older than a new retention are discarded
+        immediately, but unfinished ones only if `discard` is true. Raise `TopicNotFound`, `IllegalTopic`,
+        `ClientMistake` if the change is never permitted, or `TopicInUse` if the use of the topic prevents it.
         """
         check_alterable(name)
         use = self.use(name)
@@ -178,7 +170,7 @@ class TopicChanges:
         return TopicChange(use, topic, max(topic.durable_at, self._retention.cut(rises, now_ms)), expired)
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
-        """Discard a topic's durable messages, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
+        """Discard a topic's durable messages. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         check_alterable(name)
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
@@ -187,8 +179,8 @@ class TopicChanges:
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
         """Hold the topic's timers when they become due, until `release` is called.
 
-        Timers are held regardless of when they were set. Raise `TopicNotFound`, `IllegalTopic`, or
-        `HoldConflict` if the timers are already held.
+        This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, or `HoldConflict` if the
+        timers are already held.
         """
         check_alterable(name)
         use = self.use(name)
@@ -200,10 +192,10 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def release(self, name: str, per_second: int, now_ms: int) -> TopicChange:
-        """Deliver up to `per_second` held timers of a topic per second, or all at once if `per_second` is 0.
+        """Deliver up to `per_second` held timers of a topic per second, or all at once if 0.
 
-        If a release is in progress, its rate is changed. Raise `TopicNotFound`, `IllegalTopic`,
-        `ClientMistake` if the rate is out of range, or `HoldConflict` if no timers are held.
+        During a release, change its rate. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the rate
+        is out of range, or `HoldConflict` if no timers are held.
         """
         check_alterable(name)
         if not 0 <= per_second <= limits.RELEASE_PER_SECOND_MAX:
@@ -218,7 +210,7 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
-        """Delete a topic and its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
+        """Delete a topic and its queues. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         check_alterable(name)
         use = self.use(name)
         _check_waiting(use)
@@ -233,7 +225,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, end_offset)
 
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Set the first offset of each queue to its end offset, and return the end offset of the record."""
+        """Set each queue's first offset to its end. Return the end offset of the record."""
         queues = [
             (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
         ]
@@ -243,7 +235,7 @@ class TopicChanges:
         return self._store.append(record_of(cut), now_ms).end_offset
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether the topic has appended messages or half messages that are not durable yet."""
+        """Return whether the topic has messages or half messages that are not durable yet."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -263,7 +255,7 @@ class TopicChanges:
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
-        """Raise `ClientMistake` or `TopicInUse` if the topic cannot be changed to the requested type."""
+        """Raise `ClientMistake` or `TopicInUse` if the topic cannot change to this type."""
         old, name = use.topic.message_type, use.topic.name
         if message_type is old:
             return
@@ -278,7 +270,7 @@ class TopicChanges:
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:
-    """Raise `ClientMistake` or `TopicInUse` if the number of queues cannot be changed as requested."""
+    """Raise `ClientMistake` or `TopicInUse` if the number of queues cannot change as requested."""
     name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
     if new == old:
         return
@@ -307,7 +299,7 @@ def _check_retention(retention_ms: int) -> None:
 
 
 def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> None:
-    """Raise `TopicInUse` if the topic has timers, half messages, or schedules that prevent the change."""
+    """Raise `TopicInUse` if timers, half messages, or schedules prevent the change."""
     name, found = use.topic.name, []
     if use.timers and message_type is not MessageType.DELAY:
         found.append(f"{_counted(use.timers, 'timer')} (tidewheel timer cancel --all --topic {name})")
@@ -325,7 +317,7 @@ def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> No
 
 
 def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
-    """Raise `TopicInUse` if messages are unfinished, unless `discard` is true."""
+    """Raise `TopicInUse` if messages are unfinished and `discard` is false."""
     if use.unfinished and not discard:
         raise TopicInUse(
             f"{_messages(use.unfinished, use.topic.name)} unfinished: {_groups_of(use)}. Let them "
@@ -334,7 +326,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _messages(count: int, topic: str) -> str:
-    """Return the number of messages of a topic with its verb, such as "1 message of 't' is"."""
+    """Return a count of messages with its verb, such as "1 message of 't' is"."""
     return f"{_counted(count, 'message')} of {topic!r} {'is' if count == 1 else 'are'}"
 
 
@@ -343,7 +335,7 @@ def _counted(count: int, noun: str, nouns: str = "") -> str:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """Return a list of the groups with unfinished messages, for use in an error message."""
+    """List the groups with unfinished messages for an error message."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"

@@ -1,4 +1,4 @@
-"""Moves of individual messages from one topic to another, for an operator's task (`live/move_tasks.py`).
+"""Moves single messages from one topic to another, for an operator's task (`live/move_tasks.py`).
 
     unfinished message --copy--> target --same call--> finished for each group of the source topic
                                                        (no groups: first offset of the queue advanced)
@@ -15,9 +15,9 @@
    (`LEASED`). A message that waits for its next attempt after a failure is moved, and its lease ends. The
    messages of a message group are moved in order to a single queue.
 
-Cost: each move requires a key index lookup, a record read, and an append. Weak spot: an existing copy is not
-found if the message has no id, or if the target topic contains more than `SAME_ID_READ_MAX` later messages
-with the same id.
+Cost: one key index lookup, one record read, and one append per move. Weak spot: an existing copy is not found
+if the message has no id, or if the target topic has more than `SAME_ID_READ_MAX` later messages with the same
+id.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ WHY_LEFT: Final = {
 }
 """The reason for which a message with a verdict other than MOVED is left."""
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
-"""The topic types whose messages cannot be moved, because a move would lose their lite topic or priority."""
+"""The topic types whose messages cannot be moved. They would lose their lite topic or priority."""
 
 
 class MovableMessage(NamedTuple):
-    """An unfinished message at its place in a queue."""
+    """An unfinished message and its position."""
 
     queue_id: int
     queue_offset: int
@@ -66,7 +66,7 @@ class MovableMessage(NamedTuple):
 
 
 class MovePage(NamedTuple):
-    """A page of unfinished messages in a queue, sorted by offset.
+    """A page of a queue's unfinished messages by offset.
 
     `after` is the next offset to read, or None on the last page.
     """
@@ -76,7 +76,7 @@ class MovePage(NamedTuple):
 
 
 class MoveResult(NamedTuple):
-    """The verdict on a message, and the log offset that must become durable."""
+    """The verdict on a message, and the log offset that must be durable."""
 
     verdict: str
     durable_at: int
@@ -91,7 +91,7 @@ class _Found(NamedTuple):
 
 
 class TopicMoves:
-    """Operations that move messages between topics."""
+    """Moves messages between topics."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
@@ -114,10 +114,10 @@ class TopicMoves:
             self._check_groups(source)
 
     def read_page(self, source: str, queue_id: int, first: int, end_offset: int, count_max: int) -> MovePage:
-        """Return unfinished messages of a queue, starting at the queue offset `first`.
+        """Return unfinished messages of a queue from the queue offset `first` on.
 
-        Messages at or above the log offset `end_offset` are excluded. The page contains up to `count_max`
-        messages, or fewer if the messages are large. Raise `StoreDamaged` if the queue is damaged.
+        Messages at or above the log offset `end_offset` are excluded. The page has up to `count_max`
+        messages, or fewer if they are large. Raise `StoreDamaged` if the queue is damaged.
         """
         queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[MovableMessage](), 0
         offset = max(first, queue.min_offset)
@@ -135,7 +135,7 @@ class TopicMoves:
         return MovePage(found, None)
 
     def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> MoveResult:
-        """Move a message to the end of a queue of `target`, if it is unfinished and no consumer has it.
+        """Move an unfinished and unleased message to the end of a queue of `target`.
 
         Raise `DiskFull` if new messages are refused, `TopicNotFound` if a topic does not exist, `TopicInUse`
         if earlier messages must be moved first, or `MessageTypeConflict` if the target does not accept the
@@ -193,7 +193,7 @@ class TopicMoves:
         return _Found(record, message_group, opened)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
-        """Append a copy of a message, and return the offset up to which the log must be durable."""
+        """Append a copy of a message. Return the log offset that must be durable."""
         first_topic = properties.value_of(record.properties, property_names.ORIGIN_TOPIC) or record.topic
         marks = {property_names.REDRIVE_OF: place, property_names.ORIGIN_TOPIC: first_topic}
         if first_topic == topic.name:
@@ -217,16 +217,16 @@ class TopicMoves:
         return False
 
     def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
-        """Return the first offset at or above `offset` that a group has not finished.
+        """Return the first offset from `offset` on that a group has not finished.
 
-        If there are no groups, every offset in the queue counts as unfinished.
+        Without groups, every offset in the queue is unfinished.
         """
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [self._groups.peek_in_flight(key).offsets.open_from(offset) for key in keys]
         return min(opened, default=max(offset, queue.min_offset))
 
     def _check_groups(self, source: str) -> None:
-        """Raise `TopicInUse` if no group receives the topic, so that its messages must be moved in order."""
+        """Raise `TopicInUse` if the topic has no groups, so that messages must be moved in order."""
         if not self._groups.groups_of(source):
             raise TopicInUse(
                 f"No group receives {source!r}, so its messages are moved from the oldest on, all of them: "
@@ -251,7 +251,7 @@ def _prefix_error(source: str) -> TopicInUse:
 
 
 def _check_type(topic: Topic, message_group: str) -> None:
-    """Raise `MessageTypeConflict` if the topic type does not match the presence of a message group."""
+    """Raise `MessageTypeConflict` if the topic type does not fit the message group or its absence."""
     name, taken = topic.name, topic.message_type
     if taken is not MessageType.MIXED and (taken is MessageType.FIFO) != bool(message_group):
         which = f"of the message group {message_group!r}" if message_group else "of no message group"

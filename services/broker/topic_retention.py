@@ -1,18 +1,17 @@
-"""Topic-specific retention, which advances the first offset of each queue past the expired messages.
+"""Topic retention: advances the first offset of each queue past expired messages.
 
     `begin` (every `housekeeping_ms`) -> batch of queues -> `LogCut` of expired messages -> next tick -> ...
 
-1. The log is shared by all topics, so that a topic retention shorter than the log retention does not free
-   disk space. Like purged messages, expired messages are no longer delivered, but can be found by id until
-   log retention deletes their segments. A topic retention longer than the log retention has no effect.
-2. The age of a message is measured from its store time. A message is discarded within `housekeeping_ms`
-   milliseconds after it exceeds the retention, and never earlier.
-3. Messages expire even if consumer groups have not finished them. The cut record contains the number of
-   messages that each group had not finished, and these messages are counted as missed
-   (`services.broker.groups.missed_messages`).
+1. All topics share the log, so a topic retention shorter than the log retention frees no disk space. Expired
+   messages are no longer delivered, but can be found by id until log retention deletes their segments. A
+   topic retention longer than the log retention has no effect.
+2. A message's age is measured from its store time. It is discarded within `housekeeping_ms` milliseconds
+   after it exceeds the retention, and never earlier.
+3. Messages expire even if groups have not finished them. The cut record contains each group's number of
+   unfinished messages, which count as missed (`services.broker.groups.missed_messages`).
 
-Cost: one record is read for each queue of a topic with a retention, and about 20 more records if messages
-have expired. Each tick checks up to `QUEUES_MAX` queues.
+Cost: one record read per queue of a topic with a retention, and about 20 more if messages have expired. Each
+tick checks up to `QUEUES_MAX` queues.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from services.broker.spine.topics import Topics
 from services.broker.spine.values import Topic
 
 QUEUES_MAX: Final = 10
-"""The maximum number of queues that are checked in one tick."""
+"""Maximum number of queues checked per tick."""
 
 
 class ExpiredMessages(NamedTuple):
-    """Messages older than a retention. `unfinished` counts a message once for each group that needs it."""
+    """Messages older than a retention. `unfinished` counts a message once per group that needs it."""
 
     messages: int
     unfinished: int
 
 
 class QueueAdvance(NamedTuple):
-    """A queue that is to begin at `offset` instead of at `first`."""
+    """A queue that is to begin at `offset` instead of `first`."""
 
     topic: str
     queue_id: int
@@ -52,7 +51,7 @@ class QueueAdvance(NamedTuple):
 
 
 class TopicRetention:
-    """The retention of topics. The retention of the log is implemented in `services.broker.housekeeping`."""
+    """The retention of topics. For log retention, see `services.broker.housekeeping`."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
@@ -63,11 +62,11 @@ class TopicRetention:
 
     @property
     def has_more(self) -> bool:
-        """Whether some queues have not been checked yet."""
+        """Whether queues remain to be checked."""
         return bool(self._remaining)
 
     def begin(self) -> None:
-        """Begin a check of all topics with a retention, unless a check is already in progress."""
+        """Begin a check of all topics with a retention, unless one is running."""
         if self._remaining:
             return
         for name in self._topics.with_retention:
@@ -76,7 +75,7 @@ class TopicRetention:
             self._remaining += ((name, queue_id) for queue_id, _ in queues)
 
     def advance(self, now_ms: int) -> None:
-        """Check some queues, and append a record if any of these queues begins later."""
+        """Check some queues. Append a record if any of them begins later."""
         rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
@@ -90,7 +89,7 @@ class TopicRetention:
         return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
 
     def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
-        """Return the number of messages that queues lose if they begin later."""
+        """Count the messages that queues lose if they begin later."""
         messages = unfinished = 0
         for topic, queue_id, first, offset in rises:
             messages += offset - first
@@ -101,7 +100,7 @@ class TopicRetention:
         return ExpiredMessages(messages, unfinished)
 
     def cut(self, rises: Iterable[QueueAdvance], now_ms: int) -> int:
-        """Let queues begin later, and return the log offset that must become durable, or 0 without queues."""
+        """Let queues begin later. Return the log offset that must be durable, or 0 without queues."""
         queues, places = list[tuple[str, int, int]](), list[int]()
         for topic, queue_id, _, offset in rises:
             queues.append((topic, queue_id, offset))
@@ -109,7 +108,7 @@ class TopicRetention:
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
     def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
-        """Yield the queues that begin later. A queue with a damaged file waits until it is rebuilt."""
+        """Yield the queues that begin later. A queue with a damaged file waits for its rebuild."""
         since_ms = now_ms - topic.retention_ms
         for queue_id in queue_ids if topic.retention_ms else ():
             if self._store.dispatch.is_unrecorded(topic.name, queue_id):

@@ -8,21 +8,17 @@
 
     held timers of a released topic        ---- the same, at the pace of the release
 
-If the topic of a due timer is held, the timer is held instead of being delivered
-(`services.broker.timers.holding`).
+A due timer of a held topic is held instead of delivered (`services.broker.timers.holding`).
 
-Due runs and the near wheel are merged by sort key. At equal sort times, due runs are delivered first, because
-their timers were set earlier. Delivery pauses when more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be
-flushed.
+Due runs and the near wheel are merged by sort key. At equal sort times, due runs go first, because their
+timers were set first. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are unflushed.
 
-Cost: a timer that is delivered individually takes 47 to 65 us, including its share of the flush, whereas a
-timer in a run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us. If timers that become
-due at a rate of two per millisecond were delivered as runs, the runs would occupy an entire CPU core, and
-every timer would be late.
+Cost: a single timer takes 47 to 65 us, including its share of the flush. A timer in a run of 2,000 takes 13
+to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond, delivery as runs would
+occupy a whole CPU core and make every timer late.
 
-Each late delivery is counted under the first cause that applies in the following list. A delivery after a
-hold is counted only under `held` and is not included in any histogram, because an operator requested the
-delay.
+Each late delivery counts under the first matching cause. A delivery after a hold counts only under `held` and
+in no histogram, because an operator requested the delay.
 
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
@@ -31,8 +27,7 @@ delay.
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all late timers of a run are counted under the cause of the first late timer, even if the other
-timers are late for different reasons.
+Weak spot: all late timers of a topic in a run count under the cause of the first one.
 """
 
 from __future__ import annotations
@@ -68,16 +63,16 @@ from tidewheel import property_names
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""The maximum gap, in bytes, between two records that are read together."""
+"""Maximum gap in bytes between two records that are read together."""
 _ALONE_COUNTS: Final = 4
 _HOLDING_COUNTS: Final = 8
-"""The weight of a due timer when any topic is held, because each held timer is moved individually."""
+"""The weight of a due timer if any topic is held, because held timers are moved one by one."""
 _HELD: Final = "held"
-"""The cause under which the late deliveries of held timers are counted."""
+"""The cause of late deliveries of held timers."""
 
 
 class TimerDelivery:
-    """Delivers the due timers of `timers` by appending their messages to the log."""
+    """Delivers due timers by appending their messages to the log."""
 
     def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
         self._store, self._topics, self._timers = store, topics, timers
@@ -89,22 +84,20 @@ class TimerDelivery:
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """The due and store times of timers delivered individually in this call, by topic and cause."""
+        """The due and store times of single deliveries in this call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
-        """Record a forward step of the clock.
+        """Record a forward clock step.
 
-        The late deliveries of timers whose due times were skipped by the step are counted under the cause
-        `clock`.
+        Timers with a due time within the step count as late because of `clock`.
         """
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver due timers until their weighted count reaches `count_max`, and return the count.
+        """Deliver due timers up to the weight `count_max`. Return their total weight.
 
-        The weight of a timer is proportional to the CPU time needed to deliver it. The weight is 1 for a
-        timer in a due run, `_ALONE_COUNTS` for a timer that is delivered individually or from the wheel, and
-        `_HOLDING_COUNTS` if any topic is held.
+        A timer's weight is proportional to its CPU time: 1 in a due run, `_ALONE_COUNTS` for a single timer
+        or a timer from the wheel, and `_HOLDING_COUNTS` if any topic is held.
         """
         if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
@@ -125,9 +118,9 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return the time at which `deliver` must be called next, given the time `seen_ms` of the last call.
+        """Return when to call `deliver` next. `seen_ms` is the time of the last call.
 
-        Return None if no timer is waiting or if delivery is waiting for a flush.
+        Return None if no timer is pending or if delivery waits for a flush.
         """
         if self._timers.is_waiting_for_disk():
             return None
@@ -140,9 +133,9 @@ class TimerDelivery:
         return earlier(due_ms, self._next_release_ms(seen_ms)) if len(self._held) else due_ms
 
     def _release(self, now_ms: int, count_max: int) -> int:
-        """Deliver held timers of released topics at the pace of each release.
+        """Deliver held timers of released topics at each topic's rate.
 
-        Return the weighted count of the delivered timers (see `deliver`).
+        Return their total weight (see `deliver`).
         """
         left = count_max
         for topic, per_second in self._releases():
@@ -167,16 +160,15 @@ class TimerDelivery:
         return min(times, default=None)
 
     def _releases(self) -> list[tuple[str, int]]:
-        """Return a (topic, timers per second) pair for each released topic that still has held timers."""
+        """Return (topic, timers per second) for each released topic with held timers."""
         topics = (topic for topic in self._held.counts if topic not in self._topics.held)
         return [(topic, self._topics.release_pace(topic)) for topic in topics]
 
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
-        """Deliver the next timers of the wheel or of the due run.
+        """Deliver the next timers of the wheel or the due run. Return their total weight.
 
-        Return the weighted count of these timers (see `deliver`). The two sorted sources are merged by
-        delivering the timers of each source up to the head of the other source. Within a millisecond, the
-        timers of the due run are delivered first.
+        The two sorted sources are merged: each is delivered up to the head of the other. Within a
+        millisecond, the due run goes first.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
@@ -203,7 +195,7 @@ class TimerDelivery:
         return len(rows) * (counts if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Deliver or hold a single timer from the wheel, or deliver a single held timer."""
+        """Deliver or hold one timer from the wheel, or deliver one held timer."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -214,9 +206,9 @@ class TimerDelivery:
     def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
         """Deliver a batch of timers, given as (due time, offset) pairs.
 
-        The timers are from the wheel or, if `is_held` is true, from a single released topic. If any timer
-        record cannot be read from the log, return False without delivering any timers. The caller then
-        delivers the timers individually.
+        The timers are from the wheel or, if `is_held` is true, from one released topic. If a timer record
+        cannot be read from the log, return False without any delivery. The caller then delivers the timers
+        one by one.
         """
         due_ms, offsets = np.array(pairs, np.int64).T
         in_log = np.argsort(offsets)
@@ -245,9 +237,9 @@ class TimerDelivery:
         return True
 
     def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
-        """Return a bool array that is true for rows whose topic is held.
+        """Return a bool array that is true for rows of held topics.
 
-        Topics contained only in records are ignored.
+        Rows whose topic is only in the record are false.
         """
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
@@ -260,9 +252,9 @@ class TimerDelivery:
             self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append a ready message and record its lateness.
+        """Append a ready message, and record its lateness.
 
-        The lateness is measured from the set time or the due time of the timer, whichever is later.
+        Lateness starts at the set time or the due time, whichever is later.
         """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
@@ -274,9 +266,9 @@ class TimerDelivery:
         late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Deliver the ready records of partition rows, and advance the watermark past these rows.
+        """Deliver the ready records of partition rows, and advance the watermark past them.
 
-        The watermark also advances past the rows of ended timers and the rows whose records are damaged.
+        The watermark also passes rows of ended timers and rows with damaged records.
         """
         if not len(rows):
             return
@@ -296,7 +288,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver or hold a single timer from a partition."""
+        """Deliver or hold one timer from a partition."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if not stored or not record.crc_holds(stored):
@@ -325,10 +317,10 @@ class TimerDelivery:
     def _append(
         self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int, *, is_held: bool = False
     ) -> None:
-        """Append the records of rows, which are contiguous in `content`, and record the timers' lateness.
+        """Append the rows' records, which are contiguous in `content`, and record the lateness.
 
-        If a timer was set after its due time, its lateness is measured from the time at which it was set. If
-        `is_held` is true, the timers are held timers of a single topic, whose lateness is counted separately.
+        The lateness of a timer set after its due time starts when it was set. If `is_held` is true, the
+        timers are held timers of one topic, and count separately.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -357,9 +349,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of timers that are still waiting, after damage that may have destroyed tombstones.
+        """Return the rows of pending timers, after damage that may have destroyed tombstones.
 
-        If the end of a timer is also unreadable, the timer is in doubt and is registered for a repair.
+        A timer with an unreadable end is in doubt and is registered for a repair.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -375,15 +367,14 @@ class TimerDelivery:
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
-        """Return the topic of a row, or an empty string if the topic is contained only in the record."""
+        """Return a row's topic, or "" if it is only in the record."""
         is_bare = int(row["record_at"]) == IN_LOG
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return the due times of rows, in ms, as an array.
+        """Return the rows' due times in milliseconds as an array.
 
-        The due time of a timer equals its sort time, except for deviating timers, whose due times are read
-        from their records.
+        A timer's due time equals its sort time. For deviating timers, it is read from the record.
         """
         due_ms = rows["due_ms"].astype(np.int64)
         if self._near.deviating:
@@ -400,13 +391,12 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of rows in one contiguous buffer. Neighboring records are read together.
+        """Return the rows' records in one contiguous buffer. Neighboring records are read together.
 
-        The rows are sorted by due time, but their records are stored in the order in which the timers were
-        set. The rows are therefore first sorted by record position, and a new span begins wherever the gap to
-        the previous record exceeds `_GAP_BYTES_MAX`. All spans are read in a single call, and `shifts` maps
-        each file position to the corresponding position in the bytes read. Finally, the records are copied in
-        row order.
+        Rows are sorted by due time, but their records are in the order in which the timers were set. The rows
+        are therefore sorted by record position. A new span begins where the gap to the previous record
+        exceeds `_GAP_BYTES_MAX`. One call reads all spans, and `shifts` maps file positions to positions in
+        the bytes read. The records are then copied in row order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -431,7 +421,7 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer whose partition record is damaged or missing, if the log still contains its record.
+        """Deliver a timer with a damaged or missing partition record from the log.
 
         If the log does not contain the record, the timer is registered for a repair, which also searches
         older files (`services.broker.timers.timer_repair`).
@@ -450,10 +440,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries.
-
-        The rows of topic number n begin at index `begins[n]` and end before index `begins[n + 1]`.
-        """
+        """Count late deliveries. Topic n has the rows from `begins[n]` to before `begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -475,7 +462,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the name hashes of rows as a two-dimensional array of shape (rows, names)."""
+    """Return the rows' name hashes as an array of shape (rows, names)."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

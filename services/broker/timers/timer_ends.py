@@ -1,30 +1,28 @@
-"""Stores the names and ends of timers independently of log retention.
+"""Stores timer names and ends independently of log retention.
 
-Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex`):
+Names and ends are in two exact indexes on disk (`consumequeue.timerindex`):
 
     index   key                                      value
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
-A timer is pending if it is in `names` but not in `ends`. A fact describes an event and contains the times of
-the event. Facts do not depend on `history_ms`, because the store may later be opened with a different value
-of this setting.
+A timer is pending if it is in `names` but not in `ends`. A fact contains the times of its event. Facts do not
+depend on the setting `history_ms`, which may change when the store is reopened.
 
-1. A fact expires `history_ms` after its last time (`last_ms`). For a name, the last time is the set time or
-   the due time of the timer, whichever is later. For an end, the last time is the end time or the due time of
-   the timer, whichever is later. The end of a timer therefore never expires before the timer's names.
-2. Names and ends are merged separately, so a merge may drop the end of a timer but keep its name.
-   `forgotten_ms` is the time before which ends may have been dropped. `forgotten_ms` never decreases and is
-   part of the snapshot, because dropped ends are not restored if a longer history is configured later.
-3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms` or more than
-   `history_ms` ago. A forgotten timer is never considered pending.
-4. The names of a waiting timer are kept no matter how late the timer is, because the expiry of facts during
-   merges is relative to the due time of the earliest waiting timer.
+1. A fact expires `history_ms` after its last time (`last_ms`). The last time of a name is the timer's set
+   time or due time, whichever is later. The last time of an end is the end time or the due time, whichever is
+   later. An end therefore never expires before the timer's names.
+2. Names and ends are merged separately, so a merge may drop a timer's end but keep its name. Ends before
+   `forgotten_ms` may have been dropped. `forgotten_ms` never decreases and is part of the snapshot, because a
+   longer history does not restore dropped ends.
+3. A timer is forgotten if the last time of its name is before `forgotten_ms` or more than `history_ms` ago. A
+   forgotten timer is never pending.
+4. A pending timer's names are kept no matter how late it is, because merges expire facts relative to the due
+   time of the earliest pending timer.
 
-All facts added since the last checkpoint are kept in memory, together with Bloom filters of about 12 bits per
-fact.
+Memory contains all facts since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
-An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
+An end is a fact of `consumequeue.timerindex_fact` with these u64 fields:
 
     field   bits   contents
     key     64     the timer's offset
@@ -34,9 +32,8 @@ An end is stored as a fact of `consumequeue.timerindex_fact` with the following 
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: names are identified only by a 128-bit hash. If the hashes of two names collided, both names would
-refer to the same timer, and the collision would not be detected. With 2**40 names in a store, the probability
-of a collision is about 2**-49.
+Weak spot: only a 128-bit hash identifies a name. If two hashes collided, both names would silently refer to
+the same timer. With 2**40 names in a store, the probability is about 2**-49.
 """
 
 from __future__ import annotations
@@ -64,18 +61,18 @@ from tidewheel import property_names
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""The bit position of the kind in the `extra` field of an end. The lower bits contain the due time."""
+"""The bit position of the kind in an end's `extra` field. The lower bits are the due time."""
 _TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 Times = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of times, in ms since 1970."""
+"""An array of times in milliseconds since the Unix epoch."""
 NameWords = tuple[int, int]
 """The 128-bit hash of a name under a topic, as two 64-bit words."""
 
 
 class NamedTimer(NamedTuple):
-    """The result of a timer lookup by name: the timer's offset, due time, and store time."""
+    """A timer found by name."""
 
     timer_offset: int
     due_ms: int
@@ -83,12 +80,12 @@ class NamedTimer(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time, in ms, from which the retention period of the timer's name is measured."""
+        """The time in milliseconds from which the name's retention is measured."""
         return max(self.due_ms, self.stored_ms)
 
 
 class TimerEnd(NamedTuple):
-    """The end of a timer, with its kind, its time, and the log offset of the record that ended the timer."""
+    """The end of a timer: its kind, its time, and the log offset of its record."""
 
     end: End
     ended_ms: int
@@ -97,53 +94,53 @@ class TimerEnd(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EndsToWrite:
-    """A consistent state of both indexes that is written by a checkpoint."""
+    """A consistent state of both indexes for a checkpoint."""
 
     names: RunsToWrite
     ends: RunsToWrite
     forgotten_ms: int
 
     def write(self, disk: Disk) -> None:
-        """Write the new facts. This method runs in a worker thread. Raise OSError if the disk fails."""
+        """Write the new facts in a worker thread. Raise OSError if the disk fails."""
         self.names.write(disk)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the list of files and their damage to be stored in a snapshot."""
+        """Return the files and their damage for a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def delete_unused(self, disk: Disk) -> None:
-        """Delete the files that are no longer needed."""
+        """Delete unneeded files."""
         self.names.delete_unused(disk)
         self.ends.delete_unused(disk)
 
 
 class TimerEnds:
-    """The names and ends of all timers in a store."""
+    """The names and ends of a store's timers."""
 
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """The time, in ms, before which the ends of timers may have been dropped by merges."""
+        """Time in milliseconds before which merges may have dropped ends."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
-        """Whether a checkpoint is due because too many facts are in memory."""
+        """Whether too many facts are in memory, so that a checkpoint is due."""
         return self.names.is_full or self.ends.is_full
 
     def find_named(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a name, or None if there is no such timer.
+        """Return the newest timer with a name, pending or ended, or None.
 
-        The timer may be pending or ended. Raise `StoreDamaged` if the index is unreadable.
+        Raise `StoreDamaged` if the index is unreadable.
         """
         return self.find_by_hash(name_hash(name))
 
     def find_by_hash(self, words: NameWords) -> NamedTimer | None:
-        """Return the newest timer whose name has the given hash (`name_hash`), or None."""
+        """Return the newest timer whose name has this hash (`name_hash`), or None."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
@@ -152,12 +149,12 @@ class TimerEnds:
         return None if found is None else NamedTimer(*found)
 
     def add_names(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
-        """Add the names of a timer to the index."""
+        """Add a timer's names."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def find_end(self, timer_offset: int) -> TimerEnd | None:
-        """Return the end of a timer, or None if the timer is pending.
+        """Return a timer's end, or None if it is pending.
 
         Raise `StoreDamaged` if the index is unreadable.
         """
@@ -172,7 +169,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool array that is true for timers that have ended.
+        """Return a bool array that is true for ended timers.
 
         Raise `StoreDamaged` if the index is unreadable.
         """
@@ -183,19 +180,19 @@ class TimerEnds:
             raise
 
     def report_damage(self) -> None:
-        """Report any known damage to both indexes."""
+        """Report known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.report(DamagedPart(part, "", index.damage))
 
     def add_end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Add the end of a timer to the index."""
+        """Add a timer's end."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def add_delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Add the ends of delivered timers, given as arrays of equal length with a common store time."""
+        """Add the ends of delivered timers, given as arrays of equal length, with one store time."""
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -203,47 +200,41 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer with the given `known_ms` may have ended before the retained history.
+        """Return whether a timer with this `known_ms` may have ended before the retained history.
 
-        If the clock is set back or the history is extended, a forgotten timer remains forgotten, because its
-        end may have been dropped by a merge.
+        A forgotten timer stays forgotten even if the clock is set back or the history is extended, because a
+        merge may have dropped its end.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write the facts that exceed the memory limit during log replay.
-
-        For the meaning of `now_ms`, see `to_write`.
-        """
+        """Write the facts beyond the memory limit during log replay. For `now_ms`, see `to_write`."""
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
+        """Return the data for a checkpoint, without facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time or the due time of the earliest waiting timer, whichever is earlier.
-        The system clock is not used, because its time may be wrong.
+        `now_ms` is the newest store time or the due time of the earliest pending timer, whichever is earlier.
+        The system clock is not used, because it may be wrong.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Adopt the runs of a durable checkpoint.
-
-        These runs replace the facts in memory and the merged runs.
-        """
+        """Adopt the runs of a durable checkpoint. They replace facts in memory and merged runs."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
     def abandon_checkpoint(self, done: EndsToWrite) -> None:
-        """Keep the runs written by a failed checkpoint, because they may be listed in a snapshot."""
+        """Keep the runs of a failed checkpoint, because a snapshot may list them."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Adopt the files of a snapshot, and return descriptions of any damage found.
+        """Adopt a snapshot's files, and return descriptions of any damage.
 
         The files of other snapshots (`others`) are kept.
         """
@@ -258,12 +249,12 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def delete_files(self) -> None:
-        """Delete both indexes, which are then rebuilt from the log."""
+        """Delete both indexes. The log rebuilds them."""
         self.names.drop()
         self.ends.drop()
 
     def _advance_forgotten(self, now_ms: int) -> None:
-        """Advance `forgotten_ms`, because facts that expired before `now_ms` may now be dropped by merges."""
+        """Advance `forgotten_ms`. Merges may now drop facts that expired before `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
@@ -271,12 +262,12 @@ class TimerEnds:
 
 
 def end_extra(end: End, due_ms: int) -> int:
-    """Return the `extra` field of an end: the kind of the end and the due time of the timer."""
+    """Return an end's `extra` field: the kind of the end and the timer's due time."""
     return end << KIND_SHIFT | due_ms
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return, for each fact, the last time (in ms), from which the retention period is measured."""
+    """Return each fact's last time in milliseconds, from which its retention is measured."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
@@ -290,7 +281,7 @@ def name_hash(name: TimerName) -> NameWords:
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of a message's timer key, or None if the message has no timer key."""
+    """Return the 128-bit hash of a message's timer key, or None without a key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
@@ -303,8 +294,8 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return the text from which the hash of a name is computed.
+    """Return the text whose hash identifies a name.
 
-    The text is either the message id, or the key preceded by a prefix that is illegal in a message id.
+    It is the message id, or the key after a prefix that is illegal in a message id.
     """
     return message_id or f"\x01{key}"

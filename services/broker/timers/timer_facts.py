@@ -1,15 +1,14 @@
-"""Rebuilds timer names and ends at startup if a file that contains names or ends is damaged.
+"""Rebuilds timer names and ends at startup if one of their files is damaged.
 
 1. The readable facts of the damaged runs are kept.
-2. The log is read only up to the snapshot offset, because all later records are replayed afterwards.
-3. The names of waiting timers whose records are no longer in the log are read from the partitions.
-4. A timer that has a name, is not waiting, and has no known end is assigned an end without details, because
-   the timer would otherwise count as waiting.
+2. The log is read up to the snapshot offset. All later records are replayed afterwards.
+3. For pending timers whose records are no longer in the log, the names are read from the partitions.
+4. A timer that has a name, is not pending, and has no known end gets an end without details. Otherwise, it
+   would count as pending.
 
-If the first fact of the damaged run is still in the log, the rebuilt data is complete. If the first fact is
-no longer in the log, facts about timers that ended before the first record of the log may be missing. A verb
-on such a timer returns TOO_LATE or NEVER_SET. The runs are rewritten by the next checkpoint. Cost: a rebuild
-reads the log and the partitions once.
+If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
+timers that ended before the log begins may be missing. A verb on such a timer returns TOO_LATE or NEVER_SET.
+The next checkpoint rewrites the runs. Cost: a rebuild reads the log and the partitions once.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _CHUNK_FACTS: Final = 65_536
 
 
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[DamagedPart]:
-    """Rebuild names and ends if one of their files is damaged, and return the damaged files.
+    """Rebuild names and ends if one of their files is damaged. Return the damaged files.
 
-    `log_from` is the log offset of the first record, and `until` is the log offset of the snapshot. Raise
-    OSError if the disk fails.
+    `log_from` is the first log offset, and `until` is the snapshot's log offset. Raise OSError if the disk
+    fails.
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -83,7 +82,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of all waiting timers that are older than the first record of the log."""
+    """Yield the records of pending timers that are older than the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
             yield timers.read_logged(timer_offset)
@@ -97,7 +96,7 @@ def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
 
 
 def _end_unknown(timers: Timers, disk: Disk) -> None:
-    """End each timer that has a name, is not waiting, and has no known end."""
+    """End each timer that has a name, is not pending, and has no known end."""
     waiting, gaps = _live_offsets(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
@@ -108,7 +107,7 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
+    """Return the sorted offsets of live partition rows, and the damaged ranges of partition files."""
     # If a damaged file was split, its damage is listed only in the snapshot.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():

@@ -1,13 +1,11 @@
-"""Writes the timer files of a checkpoint: the time partitions, the names, the ends, and the queue table.
+"""Writes a checkpoint's timer files: time partitions, names, ends, and queue table.
 
-All timer files are listed in the snapshot with their lengths, so they are consistent as of a single log
-offset.
+The snapshot lists all timer files with their lengths, so they are consistent at one log offset.
 
-A file that is not listed in any snapshot is deleted unless it covers a time in doubt. A time is in doubt if
-timers that are due at that time were stored in a damaged part of a file. The last copies of the timer records
-may then be in an older file. A time remains in doubt from the detection of the damage until the first
-checkpoint that begins after all timers due at that time have been rebuilt and are durable. The failure of a
-repair does not end this period.
+A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
+that time were in a damaged part of a file. The last copies of their records may then be in an older file. The
+time stays in doubt until all its timers are rebuilt and durable, and a checkpoint begins afterwards. A failed
+repair does not end the doubt.
 """
 
 from __future__ import annotations
@@ -22,27 +20,27 @@ from services.broker.timers.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite, Span
 
 TIMER_FILES: Final = "timer_files"
-"""The name under which the timer files are listed in a snapshot."""
+"""The snapshot key of the timer files."""
 
 
 @dataclass(slots=True, frozen=True)
 class TimesInDoubt:
-    """The times that are in doubt when a checkpoint begins and while it is running."""
+    """The times in doubt at the start of a checkpoint and during it."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A thread-safe function that returns the times currently in doubt.
+    """Returns the times currently in doubt, from any thread.
 
-    The checkpoint may add further times.
+    The checkpoint may add more times.
     """
     is_rescuing: bool = False
-    """Whether a repair is running when the checkpoint begins. No repair begins during a checkpoint."""
+    """Whether a repair is running when the checkpoint begins. None begins during it."""
 
 
 @dataclass(slots=True, eq=False)
 class TimersToWrite:
-    """A consistent state of all timers that is written by a checkpoint."""
+    """A consistent state of all timers for a checkpoint."""
 
     partitions: PartitionsToWrite
     ends: EndsToWrite
@@ -51,15 +49,12 @@ class TimersToWrite:
     doubt: TimesInDoubt
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the files. This method runs in a worker thread. Raise OSError if the disk fails."""
+        """Write and sync the files in a worker thread. Raise OSError if the disk fails."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the state to be stored in a snapshot.
-
-        The state is complete only after `write` has returned.
-        """
+        """Return the state for a snapshot. It is complete only after `write`."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -67,9 +62,9 @@ class TimersToWrite:
         }
 
     def delete_unused(self, disk: Disk) -> None:
-        """Delete the files that are listed neither in the new snapshot nor in the previous snapshot.
+        """Delete the files that neither the new nor the previous snapshot lists.
 
-        Files that cover a time in doubt, or that are being read by a repair, are kept.
+        Files that cover a time in doubt, or that a repair is reading, are kept.
         """
         self.partitions.delete_unused(disk, [*self.doubt.spans, *self.doubt.now()])
         if not self.doubt.is_rescuing:  # A repair reads the runs that existed when it began.

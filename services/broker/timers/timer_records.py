@@ -7,9 +7,8 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each change to a timer is stored in a single record, so after a crash a change is either complete or has no
-effect. A record that ends a timer also contains the timer's due time, which is needed to find the timer on
-disk.
+Each timer change is a single record, so a crash cannot leave it incomplete. A record that ends a timer also
+contains the due time, which is needed to find the timer on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""Creates a named tuple at one third of the cost of the constructor."""
+"""Creates a named tuple at a third of the constructor's cost."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -50,14 +49,14 @@ NOT_DELIVERED: Final = frozenset(
 
 
 class ReplacedTimer(NamedTuple):
-    """The offset and the due time of a timer that is replaced by a new timer."""
+    """A timer that a new timer replaces."""
 
     timer_offset: int
     due_ms: int
 
 
 def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None = None) -> Record:
-    """Return the timer record of a delayed message whose real queue is `queue_id`."""
+    """Return a delayed message's timer record. `queue_id` is its real queue."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
@@ -72,10 +71,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message to append, together with its fact.
-
-    The message must not replace another timer.
-    """
+    """Return a delayed message to append, with its fact. It must not replace another timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False))
@@ -84,7 +80,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded properties of the timer record of a message that does not replace a timer."""
+    """Return the encoded properties of the timer record of a message that replaces no timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
@@ -92,7 +88,7 @@ def timer_properties(message: Message, queue_id: int) -> bytes:
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
     """Return a timer record that moves the timer at `timer_offset` to `due_ms`.
 
-    The new record contains the same message.
+    The record contains the same message.
     """
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
@@ -109,9 +105,10 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 
 
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
-    """Return a timer record that replaces a timer in a damaged file, with the same message and due time.
+    """Return a timer record that replaces a timer in a damaged file.
 
-    The new timer has only the names in `names`, because the key may meanwhile belong to another timer.
+    Message and due time stay the same. The new timer has only the names in `names`, because another timer may
+    have the key by now.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -124,7 +121,7 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 def held_record(timer: Record, timer_offset: int) -> Record:
     """Return a timer record that replaces a due timer of a held topic.
 
-    The new record has the same message and due time.
+    Message and due time stay the same.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms)
@@ -142,7 +139,7 @@ def _mark_held(new: Record) -> None:
 
 
 def restrict_names(new: Record, names: list[TimerName]) -> None:
-    """Restrict the names of a timer record to `names`, before the record is appended."""
+    """Restrict a timer record to `names` before it is appended."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({property_names.TIMER_NAMES: said})
 
@@ -153,13 +150,13 @@ def is_rebuilt(timer: Record) -> bool:
 
 
 def names_of(timer: TimerSet) -> list[TimerName]:
-    """Return the names of a timer, which are its message id and its key, if present."""
+    """Return a timer's names: its message id and its key, if present."""
     names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for a move from the properties of its record, or None if the record is not a move."""
+    """Return the reason for a move from its record's properties, or None if it is no move."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
@@ -201,15 +198,12 @@ def to_timer_record(ready: Record) -> Record:
 
 
 def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, reason: str) -> Record:
-    """Return the record that cancels a timer."""
+    """Return a record that cancels a timer."""
     return _verb_record(CANCEL, timer_offset, due_ms, topic, message_id, reason)
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer whose record is lost.
-
-    `topic` is empty if the topic is unknown.
-    """
+    """Return the record that ends a timer whose record is lost. `topic` is empty if unknown."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -236,9 +230,9 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that was replaced by the timer with the properties `stored`, or -1.
+    """Return the offset of the timer that the timer with the properties `stored` replaced, or -1.
 
-    The result is also -1 for a moved or rebuilt timer, because such a timer replaces only itself.
+    Also -1 for a moved or rebuilt timer, which replaces only itself.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1
@@ -247,7 +241,7 @@ def replaced_offset_of(stored: bytes) -> int:
 
 
 def due_ms_of(record: Record) -> int:
-    """Return the due time of a timer record, in ms since 1970."""
+    """Return a timer record's due time in milliseconds since the Unix epoch."""
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 

@@ -1,4 +1,4 @@
-"""Repairs damaged timer files: each lost timer is rebuilt from another copy, or ends as UNREADABLE.
+"""Repairs damaged timer files. Each lost timer is rebuilt from another copy, or ends as UNREADABLE.
 
     CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
@@ -7,34 +7,32 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are determined by elimination. The repair begins with all named timers that are due in the
-window of the damaged file, and excludes the timers in undamaged batches, the timers in memory, and the timers
-that have ended. If the number of remaining timers is less than the number of lost rows, the log is also read,
-because a timer without a message id may have no name. A gap may also have contained tombstones, so the rows
-of ended timers in the window are deleted again. The end of a timer is kept as long as a timer that is due at
-the same time may be waiting in a damaged file. All timers due before `Partitions.undone_ms` have ended.
+The timers in a gap are found by elimination. From all named timers due in the damaged file's window, the
+repair removes those in undamaged batches, in memory, or already ended. If fewer timers than lost rows remain,
+the log is also read, because a timer without a message id may have no name. The gap may also have contained
+tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept while a timer with
+the same due time may be pending in a damaged file. All timers due before `Partitions.undone_ms` have ended.
 
-To rebuild a timer, the broker appends a new log record that replaces the old timer, like a move to the same
-due time. A rebuilt timer is therefore durable and is delivered only once, and no timer is lost if the broker
-crashes during the repair. The record of a rebuilt timer is read from the log or from an older timer file.
-Files that cover a time in doubt are therefore kept from the detection of the damage until a checkpoint begins
-after all affected timers have been rebuilt. At startup, the times in doubt are not yet known, so no timer
-file is deleted until every file has been verified.
+To rebuild a timer, the broker appends a record that replaces the old timer, like a move to the same due time.
+A rebuilt timer is therefore durable and delivered only once, and a crash during the repair loses no timer.
+The record comes from the log or from an older timer file. Files that cover a time in doubt are therefore kept
+until all affected timers are rebuilt and a checkpoint begins afterwards. At startup, the times in doubt are
+unknown, so no timer file is deleted until all files are verified.
 
-An undamaged row with a damaged record is repaired in the same way as a gap. A timer is also repaired if the
-damage is found only when the timer is due or is copied by a checkpoint (`Timers.in_doubt`), because a late
-delivery is better than no delivery. If no readable record exists in the log or in an older file, the timer
-ends as UNREADABLE. UNREADABLE timers are counted and listed, and never become pending again.
+An undamaged row with a damaged record is repaired like a gap. So is a timer whose damage is found only when
+it is due or a checkpoint copies it (`Timers.in_doubt`), because a late delivery is better than none. If
+neither the log nor an older file has a readable record, the timer ends as UNREADABLE. Such timers are counted
+and listed, and never become pending again.
 
-Cost: as long as no damage is found, the only cost is that of the checks. A repair reads the names and ends
-once, and uses 16 bytes of memory for each timer in the window.
+Cost: without damage, only the checks. A repair reads the names and ends once, and needs 16 bytes of memory
+per timer in the window.
 
-If no file on the disk can be read, the repair fails and is retried later, because read errors are then not
-evidence of damage.
+If no file on the disk can be read, read errors are no evidence of damage. The repair then fails and is
+retried later.
 
-Weak spot: if the names or the log is also damaged, some lost timers may not be identified. The number of
-unidentified timers is derived from the row counts in the snapshot, and is added to `unknown_count`. If the
-damaged file has been split, even the number of lost timers is unknown.
+Weak spot: if the names or the log are also damaged, some lost timers may remain unidentified. Their number
+follows from the row counts in the snapshot and is added to `unknown_count`. If the damaged file has been
+split, even the number is unknown.
 """
 
 from __future__ import annotations
@@ -73,18 +71,18 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""The number of files per folder whose first byte is read to test whether the disk is readable."""
+"""Number of files per folder whose first byte is read to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
-    """An undamaged row with a damaged record, identified by its sort position, queue number, and file."""
+    """An undamaged row with a damaged record."""
 
     due_ms: int
     timer_offset: int
     queue: int
     path: str
     is_unread: bool = False
-    """Whether part of the record could not be read from the disk."""
+    """Whether the disk could not read part of the record."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -92,7 +90,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The location of a record copy in an older timer file."""
+    """A record copy in an older timer file."""
 
     path: str
     position: int
@@ -101,15 +99,15 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A job that verifies files in a worker thread and collects the damage found."""
+    """A job that verifies files in a worker thread and collects damage."""
 
     files: list[tuple[Slot, File, int]]
-    """The timer files to verify, each with the byte position at which the verification begins."""
+    """The timer files to verify, each with its start position in bytes."""
     runs: list[Run]
-    """The index runs of names, ends, and keys to verify."""
+    """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files left for the next job, each with the byte position at which to continue."""
+    """The timer files left for the next job, each with its start position in bytes."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -137,7 +135,7 @@ class CheckJob:
 
 
 class LogPass:
-    """A pass that verifies the log up to `until`, a few megabytes at a time."""
+    """Verifies the log up to `until`, a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -147,7 +145,7 @@ class LogPass:
         self.is_done = False
 
     def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Verify up to `bytes_max` more bytes, and return the newly found damage below `until`.
+        """Verify up to `bytes_max` more bytes. Return the newly found damage below `until`.
 
         Raise OSError if the disk fails.
         """
@@ -171,7 +169,7 @@ class LogPass:
 
 
 def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield the rows of a batch whose records do not match their checksums."""
+    """Yield a batch's rows whose records fail their CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
     content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros do not match any CRC.
@@ -187,46 +185,43 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
 
 @dataclass(slots=True, eq=False)
 class RepairJob:
-    """A job that runs in a worker thread and searches for timers that damage has removed or revived."""
+    """A job that searches for lost and revived timers in a worker thread."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
     mended: frozenset[Gap]
-    """The gaps that have been repaired by earlier jobs."""
+    """The gaps that earlier jobs have repaired."""
     windows: list[tuple[int, int]]
     in_doubt: dict[int, TimerInDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The offsets of the timers whose tombstones exist only in memory."""
+    """The offsets of timers whose tombstones are only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The offsets of the timers whose ends exist only in memory.
+    """The offsets of timers whose ends are only in memory.
 
-    These ends are new or were rebuilt at startup.
+    These ends are new, or startup has rebuilt them.
     """
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """The time before which all timers have ended, even if the ends of the timers have been dropped."""
+    """Time before which all timers have ended, even if their ends were dropped."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, RecordCopy] = field(default_factory=dict)
     unknown_count: int = 0
-    """The number of lost rows for which no timer could be identified."""
+    """Number of lost rows without an identified timer."""
     over: set[int] = field(default_factory=set)
-    """The offsets of the timers that have a tombstone or ended before the retained history."""
+    """The offsets of timers that have a tombstone or ended before the retained history."""
     blocked: str = ""
-    """The reason why the search failed, or an empty string if it succeeded."""
+    """Why the search failed, or ""."""
 
     def run(self, disk: Disk) -> None:
-        """Search the files.
-
-        OSError is raised if the disk fails, so that no timer is ended because of a disk failure.
-        """
+        """Search the files. Raise OSError if the disk fails, so that no timer ends because of it."""
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
@@ -244,11 +239,11 @@ class RepairJob:
         sectors.require_reading(disk, paths)
 
     def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
-        """Find the missing timers and the revived timers in a window.
+        """Find the missing and revived timers in a window.
 
         A missing timer is due in the window, has not ended, and is neither in an undamaged batch nor in
-        memory. A revived timer has ended but still appears in an undamaged batch at or after the watermark,
-        because its tombstone was destroyed and no copy of the tombstone is in memory.
+        memory. A revived timer has ended but is still in an undamaged batch at or after the watermark. Its
+        tombstone was destroyed, and memory has no copy of it.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
@@ -271,14 +266,14 @@ class RepairJob:
         self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether any damaged file has been split. The number of rows in a split file is unknown."""
+        """Return whether a damaged file has been split. Its number of rows is then unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of undamaged batches in the window, and the number of rows in damaged batches.
+        """Return the live rows of undamaged batches in the window, and the number of damaged rows.
 
-        A batch in a gap is considered damaged even if it has become readable, because its timers have already
-        been skipped.
+        A batch in a gap counts as damaged even if it is readable again, because its timers were already
+        skipped.
         """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
@@ -299,7 +294,7 @@ class RepairJob:
         return np.concatenate(found), lost_count
 
     def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """Return the named timers that are due in the window, and whether all names could be read."""
+        """Return the named timers due in the window, and whether all names were readable."""
         found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -320,7 +315,7 @@ class RepairJob:
         return np.array(near, PAIR)
 
     def _remove_sorted_elsewhere(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Return `pairs` without the timers whose sort time is outside the window."""
+        """Return `pairs` without timers whose sort time is outside the window."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -339,7 +334,7 @@ class RepairJob:
         return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
 
     def _exclude_deleted(self, disk: Disk) -> None:
-        """Exclude timers that have a tombstone in their file or that ended before the retained history."""
+        """Exclude timers that have a tombstone or ended before the retained history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -348,7 +343,7 @@ class RepairJob:
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return the subset of `offsets` whose timers have ended, in ascending order."""
+        """Return those of `offsets` whose timers have ended, in ascending order."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -356,7 +351,7 @@ class RepairJob:
         return np.unique(np.concatenate(found))
 
     def _find_copies(self, disk: Disk) -> None:
-        """Search older timer files for copies of the records that are needed for the repair."""
+        """Search older timer files for copies of the needed records."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
         for slot in _all_slots(disk) if wanted else ():
@@ -372,7 +367,7 @@ class RepairJob:
 
 
 def _all_slots(disk: Disk) -> Iterator[Slot]:
-    """Yield the slots of all timer files, including files that are not listed in any snapshot."""
+    """Yield the slots of all timer files, even of those that no snapshot lists."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -401,7 +396,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """Return the time windows of slots, merged and sorted, as (from, until) pairs in ms."""
+    """Return the slots' time windows, merged and sorted, as (from, until) in milliseconds."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -412,21 +407,20 @@ def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
 
 
 def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
-    """Yield the keys of all facts that are in memory."""
+    """Yield the keys of all facts in memory."""
     for recent in facts.recents():
         for chunk in recent.chunks():
             yield chunk["key"].copy()
 
 
 class TimerRepair:
-    """Schedules checks and repairs of the timer files.
+    """Schedules checks and repairs of timer files.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a repair) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    Only one job runs at a time, because a repair requires a consistent view of the files and the memory
-    state. All timers that a repair has found to be missing are rebuilt or ended before the next repair
-    begins.
+    Only one job runs at a time, because a repair requires a consistent view of files and memory. All missing
+    timers of a repair are rebuilt or ended before the next repair begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -457,7 +451,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check, and report any damage to names, ends, and keys found by checkpoints."""
+        """Allow the next check, and report damage that checkpoints have found."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -468,8 +462,8 @@ class TimerRepair:
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check the next timer files on a follower after a checkpoint.
 
-        The follower may delete older files only after all timer files have been checked. Any damage is
-        repaired only after the node has become the leader.
+        The follower may delete older files only after checking all timer files. Damage is repaired only when
+        the node has become the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -490,7 +484,7 @@ class TimerRepair:
 
     @property
     def has_work(self) -> bool:
-        """Whether a job can start or a repair can continue now."""
+        """Whether a job can start or a repair can continue."""
         if self._applying is not None:
             return not self._timers.is_waiting_for_disk()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
@@ -505,14 +499,14 @@ class TimerRepair:
 
     @property
     def _has_checked_all(self) -> bool:
-        """Whether all timer files have been checked since startup."""
+        """Whether all timer files were checked since startup."""
         is_reading = isinstance(self._running, CheckJob) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
-        """Return the times covered by damaged bytes whose timers have not all been rebuilt or ended."""
+        """Return the times of damaged bytes whose timers are not all rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
@@ -522,7 +516,7 @@ class TimerRepair:
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> CheckJob | RepairJob | None:
-        """Return the next job for a worker, or None if no job is due or an earlier job is unfinished."""
+        """Return the next job for a worker, or None if none is due or one is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -533,7 +527,7 @@ class TimerRepair:
         return self._running
 
     def complete_job(self, job: CheckJob | RepairJob) -> None:
-        """Process the result of a job that a worker thread has completed."""
+        """Process a completed job's result."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -556,7 +550,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job, so that it is retried after the next call to `keep_house`."""
+        """Requeue a failed job. It is retried after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -567,7 +561,7 @@ class TimerRepair:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def repair_some(self, now_ms: int) -> None:
-        """Rebuild or end some of the missing timers that a repair job has found."""
+        """Rebuild or end some of the missing timers."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
@@ -596,14 +590,14 @@ class TimerRepair:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files that contain waiting timers, and the damaged files kept after a split."""
+        """Return the files with pending timers, and the damaged files kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _has_file(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer is above the watermark and is not known to have ended."""
+        """Return whether a timer is above the watermark and not known to have ended."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
@@ -668,7 +662,7 @@ class TimerRepair:
         self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
 
     def _postpone(self, job: RepairJob, why: str) -> None:
-        """Postpone a repair whose search could not be completed, and report the reason."""
+        """Postpone a repair whose search failed, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
         self._store.damage.report_repair(
@@ -689,7 +683,7 @@ class TimerRepair:
         self._rebuilt_count += 1
 
     def _find_record(self, timer_offset: int) -> Record | None:
-        """Return a timer record from the log or from an older file, or None if no copy is readable."""
+        """Return a timer record from the log or an older file, or None if no copy is readable."""
         with suppress(StoreDamaged):
             return self._timers.read_logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
@@ -699,7 +693,7 @@ class TimerRepair:
         return None
 
     def _finish(self, job: RepairJob) -> None:
-        """Count and report the results of a repair, and mark its gaps as repaired."""
+        """Count and report a repair's results, and mark its gaps as repaired."""
         looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
@@ -728,7 +722,7 @@ class TimerRepair:
             )
 
     def report_indexes(self) -> None:
-        """Report all known damage to names, ends, and keys."""
+        """Report known damage to names, ends, and keys."""
         self._timers.ends.report_damage()
         if self._store.keys.damage:
             self._store.report_key_index(self._store.keys.damage)

@@ -1,9 +1,8 @@
-"""Builds the partition rows and ready records of checkpoints from timer records in the log.
+"""Builds partition rows and ready records from timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). In addition to the row of each timer, the
-checkpoint writes the record that will be delivered, including its CRC. At delivery, only the offsets and the
-store time of the record are set (`services.broker.spine.copies`). To deliver timers, the broker can therefore
-read a single file sequentially without parsing any records.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). It writes each timer's row, and the record
+to deliver with its CRC. Delivery sets only the offsets and the store time (`services.broker.spine.copies`).
+It can therefore read one file sequentially without parsing records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -11,11 +10,11 @@ read a single file sequentially without parsing any records.
     key_hash   hash of the first message key
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
-Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
-as records with IPv6 hosts, are decoded and re-encoded. Re-encoding takes three times as long as cutting.
-Cutting and decoding produce identical bytes.
+Records of the most common form are cut and joined (`services.broker.timers.cutting`). All others, such as
+records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
+identical bytes.
 
-Weak spot: only a test (`test_timer_source.py`) verifies that cutting and decoding produce identical bytes.
+Weak spot: only a test (`test_timer_source.py`) verifies that the bytes are identical.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""The number of bytes per read where timer records are close together."""
+"""Bytes per read where timer records are close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""The distance to the next timer record, in bytes, above which only `_ALONE_BYTES` bytes are read."""
+"""Distance in bytes to the next timer record above which only `_ALONE_BYTES` are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """The numbers of queues, assigned in order of first use."""
+    """Queue numbers in order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number_of(self, topic: str, queue_id: int) -> int:
-        """Return the number of a queue, assigning a new number on first use."""
+        """Return a queue's number. Assign one on first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
@@ -71,7 +70,7 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return the [topic, queue id] pairs to be stored in a snapshot, sorted by queue number."""
+        """Return [topic, queue id] pairs by queue number for a snapshot."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
@@ -81,7 +80,7 @@ class QueueTable:
 
 
 class TimerSource:
-    """Reads timer records from the log, for delivery and for the worker threads of checkpoints."""
+    """Reads timer records from the log for delivery and checkpoints."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -92,7 +91,7 @@ class TimerSource:
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
         """Return the rows and ready records of the readable timers, sorted by offset.
 
-        `timer_offsets` (u64) must be sorted. The due times and record positions of the rows are not set.
+        `timer_offsets` (u64) must be sorted. The rows' due times and record positions are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._read_sound(timer_offsets.tolist())
@@ -115,7 +114,7 @@ class TimerSource:
         return rows, ready
 
     def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
-        """Return a bool array that is true for each record that contains all texts or is unreadable.
+        """Return a bool array that is true for records that contain all texts or are unreadable.
 
         `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
         """
@@ -124,24 +123,21 @@ class TimerSource:
         return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record of a timer record in any form, and fill in the timer's row."""
+        """Return the ready record of a timer record in any form, and fill in the row."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)
         return record.encode(ready)
 
     def _set_hashes(self, row: Any, kept: bytes) -> None:
-        """Set the tag hash and the name hashes in the row of a message.
-
-        The queue number of the row must already be set.
-        """
+        """Set the tag hash and the name hashes in a message's row. The queue number must be set."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """Return the offsets and the bytes of the records that match their CRCs."""
+        """Return the offsets and bytes of the records that match their CRC."""
         stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -177,7 +173,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the record that delivers a timer's message, with the offset and store time of the timer."""
+    """Return the record that delivers a timer's message, with the timer's offset and store time."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -185,7 +181,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return the name hashes of a row. If the message has too many names, the last hash is `MANY_NAMES`."""
+    """Return a row's name hashes. With too many names, the last hash is `MANY_NAMES`."""
     return _hashes(*names_of(ready))
 
 

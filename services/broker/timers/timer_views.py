@@ -1,14 +1,12 @@
-"""Provides views of the waiting timers: pages sorted by due time, counts, and histograms.
+"""Views of pending timers: pages by due time, counts, and histograms.
 
-Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded
-regardless of the number of timers. A row on disk contains the queue of a timer and the hashes of its tag, its
-message id, and its message keys. For a filter by topic, tag, or key, the broker therefore reads only the
-records that may match. For a filter by property, the broker must read the records of all timers that match
-the other conditions. Rows do not contain timer keys, which are looked up in the index of names
-(`offsets_of_key`). If a timer was set after the last checkpoint, its row contains no hashes. The bytes of its
-record in the log are then searched for the texts of the filter, and the record is decoded only if it contains
-all of the texts. Held timers (`services.broker.timers.holding`) are merged with the other waiting timers by
-due time.
+Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded.
+A row on disk contains the timer's queue and the hashes of its tag, message id, and message keys. A filter by
+topic, tag, or key therefore reads only records that may match. A filter by property reads the records of all
+timers that match the other conditions. Timer keys are not in rows, but in the index of names
+(`offsets_of_key`). The row of a timer set after the last checkpoint has no hashes. Its record's bytes in the
+log are searched for the filter's texts, and decoded only if they contain all of them. Held timers
+(`services.broker.timers.holding`) are merged by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
 that were read are kept between the steps, because a slot of many timers would otherwise be read in each step.
@@ -52,7 +50,7 @@ _NO_DUE_MS: Final = np.empty(0, np.int64)
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter, together with its sort position and the location of its record."""
+    """A timer that may match a filter, with its sort position and its record's location."""
 
     due_ms: int
     timer_offset: int
@@ -62,11 +60,10 @@ class Candidate(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """The results of lookups in the index of names and in the log, which are performed once per query.
+    """The results of one query's lookups in the index of names and in the log.
 
-    `keyed` contains the offsets of the timers whose timer key is the key specified in the filter. `searched`
-    contains the offsets of the records that were searched in the log, and `found` contains the offsets of
-    those records that contain all texts of the filter. All offsets are sorted.
+    `keyed` contains the offsets of timers whose timer key is the filter's key. `searched` contains the
+    records searched in the log, and `found` those with all texts of the filter. All offsets are sorted.
     """
 
     keyed: Offsets
@@ -74,12 +71,12 @@ class LookupResults(NamedTuple):
     found: Offsets
 
     def are_in_vain(self, timer_offsets: Integers) -> Mask:
-        """Return a bool array that is true for offsets that were searched but not found."""
+        """Return a bool array that is true for offsets searched but not found."""
         return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
 
 
 class TimerViews:
-    """Provides read-only views of the waiting timers."""
+    """Read-only views of pending timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -115,12 +112,12 @@ class TimerViews:
         return TimerCount(self, wanted)
 
     def topics_of(self, wanted: TimerFilter) -> list[str]:
-        """Return the topics that have pending timers and match a filter."""
+        """Return the matching topics with pending timers."""
         pending = self._timers.pending_by_topic.items()
         return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
 
     def offsets_of_key(self, key: str, topics: Iterable[str]) -> list[int]:
-        """Return the offsets of the timers in the given topics whose timer key is `key`.
+        """Return the offsets of timers with the timer key `key` in the given topics.
 
         Raise `StoreDamaged` if the index of names is unreadable.
         """
@@ -128,29 +125,29 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of the timers that are in a filter's window but not in any timer file."""
+        """Return the sorted offsets of timers in the filter's window that are in no timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         return np.unique(np.concatenate([far, held.astype(np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
-        """Return the subset of the sorted offsets whose records in the log contain all texts.
+        """Return those of the sorted offsets whose log records contain all texts.
 
-        The offsets of unreadable records are also included. Raise OSError if a read fails.
+        Unreadable records are included. Raise OSError if a read fails.
         """
         found: Offsets = timer_offsets[self._timers.source.contain(timer_offsets, texts)]
         return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return up to `count_max` timers of all topics with a given prefix, sorted by due time."""
+        """Return up to `count_max` timers of topics with this prefix, by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the most recent timers that ended as UNREADABLE, ordered from newest to oldest."""
+        """Return the latest UNREADABLE timers, newest first."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
-        """Return the number of timers that match a filter."""
+        """Count the matching timers."""
         if wanted == _EVERYTHING:
             return self._timers.pending_count
         if wanted == TimerFilter(topic=wanted.topic):
@@ -162,9 +159,9 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return a (window start, number of matching timers) pair for each time window of length `width_ms`.
+        """Return (window start, number of matching timers) for each window of `width_ms`.
 
-        The first window begins at the `from_ms` of the filter. Empty windows are omitted.
+        The first window begins at the filter's `from_ms`. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
         columns, select = [self.held_due_ms(wanted)], self._selection(wanted)
@@ -261,9 +258,9 @@ class TimerViews:
             yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
-        """Return a bool array that is true for the rows that match a filter.
+        """Return a bool array that is true for matching rows.
 
-        A timer's record is read only if the row is inconclusive.
+        Records are read only for inconclusive rows.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -273,10 +270,9 @@ class TimerViews:
     def _selection(
         self, wanted: TimerFilter, looked_up: LookupResults | None = None
     ) -> Callable[[Rows], Mask]:
-        """Return a function that maps rows to a bool array, which is true for rows that may match a filter.
+        """Return a function that maps rows to a bool array of possible matches.
 
-        A row whose record is in the log has no hashes, so it may match unless a search of the record has
-        excluded it.
+        A row whose record is in the log has no hashes, so it may match unless a search has excluded it.
         """
         queues = self._timers.queues.names
         codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
@@ -300,9 +296,9 @@ class TimerViews:
         return select
 
     def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
-        """Return the hashes of a name in the topics of the given queue numbers.
+        """Return a name's hashes in the topics of these queue numbers.
 
-        The most recent results are cached, because a long query needs them for each part of its time window.
+        The latest results are cached, because a long query needs them for each part of its window.
         """
         asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
         if asked not in self._hashed:
@@ -425,9 +421,9 @@ def _candidate(row: Any, path: str | None) -> Candidate:
 
 
 def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
-    """Return a bool array that is true for offsets contained in the sorted array `ascending`.
+    """Return a bool array that is true for offsets in the sorted array `ascending`.
 
-    `np.isin` is not used, because it would process the entire sorted array in each call.
+    `np.isin` would process the whole sorted array in each call.
     """
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
@@ -435,7 +431,7 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a copy of a filter that contains only the due-time window and the `is_held` condition."""
+    """Return a filter with only the due-time window and `is_held`."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 

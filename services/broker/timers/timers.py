@@ -1,9 +1,8 @@
 """Sets, moves, fires, and cancels delayed messages.
 
-A timer is a record in the log and is identified internally by the log offset of that record. The result of
-each timer change is determined in a single thread when the record of the change is appended, so each verb has
-exactly one result. A timer ends exactly once, when the record that ends it is appended and applied. The
-response to a verb is sent once the record of the verb is durable.
+A timer is a log record, and its log offset identifies it. A single thread decides each change when it appends
+the change's record, so each verb has exactly one result. A timer ends once, when the record that ends it is
+appended and applied. A verb's response is sent once its record is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -12,28 +11,26 @@ response to a verb is sent once the record of the verb is durable.
     held: `HeldTimers` (`holding`)        from due until the release       20 bytes
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-This module implements the verbs and applies their records. Due timers are delivered by
-`services.broker.timers.timer_delivery`. Names, ends, and counts are changed only by `Timers.apply`, which
-also removes ended timers. Timers are armed by `Timers.publish`. The delivery positions of waiting timers
-(sort keys and watermark) depend on the broker's clock and are not part of the state that is derived from the
-log.
+This module implements the verbs and applies their records. `services.broker.timers.timer_delivery` delivers
+due timers. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. `Timers.publish`
+arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the broker's clock
+and are not derived from the log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in order of sort key. The watermark is the sort key of the last delivered timer, from which
-delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, its
-`sort_ms` must therefore be at least the time of the watermark and of the wheel.
+are delivered in order of sort key. The watermark is the last delivered sort key, where delivery resumes after
+a restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be at
+least the time of the watermark and the wheel.
 
-After the clock has been set back, the watermark is in the future. Timers set during this period are delivered
-at their due times, but their sort times on disk are at the watermark. `NearTimers.deviating` maps each timer
-whose sort time differs from its due time to its `sort_ms`. At startup, the due times of these timers are read
-from their records by `Timers.restore_wheel`. Sort keys depend on the clock of a particular broker. Another
-broker with the same log, or the same broker after a restart, may choose different sort keys. Records
-therefore refer to timers by due time, and never by sort key.
+After the clock is set back, the watermark is in the future. Timers set then are delivered at their due times,
+but their sort times on disk are at the watermark. `NearTimers.deviating` contains the `sort_ms` of such
+timers. At startup, `Timers.restore_wheel` reads their due times from their records. Another broker with the
+same log, or the same broker after a restart, may choose different sort keys. Records therefore refer to
+timers by due time, never by sort key.
 
-Weak spots: a timer that is set after its due time becomes due when it is set. If the clock is set back before
-the next tick, such a timer waits until the clock has caught up. `pending_by_topic` contains only counts and
-does not identify the counted timers. If the topic of an UNREADABLE timer is unknown, the count of topic "" is
-decremented, so the total is correct, but the count for the real topic is too high by one.
+Weak spots: a timer set after its due time is due immediately. If the clock is set back before the next tick,
+the timer waits until the clock has caught up. `pending_by_topic` contains only counts. If the topic of an
+UNREADABLE timer is unknown, topic "" is decremented. The total is then correct, but the real topic's count is
+too high by one.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ _NO_OFFSET: Final = 1 << 62
 
 
 class TimerInDoubt(NamedTuple):
-    """A timer whose record is damaged. `topic` and `path` may be empty."""
+    """A timer with a damaged record. `topic` and `path` may be empty."""
 
     due_ms: int
     sort_ms: int
@@ -99,10 +96,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker.
-
-    The class provides methods for executing timer verbs and for applying timer records.
-    """
+    """A broker's delayed messages. Executes timer verbs and applies timer records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -117,34 +111,32 @@ class Timers:
         self.held = HeldTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
-        """The most recent timers that ended as UNREADABLE, ordered from oldest to newest."""
+        """The latest UNREADABLE timers, oldest first."""
         self.in_doubt: dict[int, TimerInDoubt] = {}
-        """The timers that are waiting for a repair because their records are damaged, by offset.
+        """The timers with damaged records that wait for a repair, by offset.
 
-        Delivery may already have passed the timers in doubt, so these timers may be listed only in
-        `in_doubt`, which is part of snapshots.
+        Delivery may already have passed them, so `in_doubt` may be their only list. It is part of snapshots.
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
-        """The damaged ranges of the log that is being replayed at startup.
+        """The damaged log ranges during the replay at startup.
 
-        If the record of a timer is in a damaged range, the timer is not counted, and its end does not
-        decrement the count.
+        A timer with its record in a damaged range is not counted, and its end does not decrement the count.
         """
 
     @property
     def pending_count(self) -> int:
-        """The total number of waiting delayed messages."""
+        """Total number of pending delayed messages."""
         return self.pending_by_topic.total()
 
     def is_waiting_for_disk(self) -> bool:
-        """Return whether delivery is waiting for the disk to catch up."""
+        """Return whether delivery waits for the disk."""
         return self._store.has_flush_backlog
 
     # Methods for setting timers.
 
     def check_room(self, topic: str) -> None:
-        """Raise `TooManyTimers` if a topic has already reached the maximum number of waiting timers."""
+        """Raise `TooManyTimers` if a topic has the maximum number of pending timers."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -153,30 +145,27 @@ class Timers:
             )
 
     def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
-        """Return the current timer with a name, or None if no such timer is waiting."""
+        """Return the pending timer with a name, or None."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer that was found by name is still waiting."""
+        """Return whether a timer found by name is pending."""
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer may have ended before the beginning of the retained history.
+        """Return whether a timer may have ended before the retained history.
 
         A held timer is never forgotten.
         """
         return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
-        """Return the current timer with a name, or None if there is no such timer.
-
-        The timer may have ended.
-        """
+        """Return the newest timer with a name, pending or ended, or None."""
         return self.ends.find_named(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
-        """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
+        """Return the offset of a timer's record in the timer queue, or 0 if unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
             return 0  # The timer ended before its record became durable.
@@ -186,11 +175,10 @@ class Timers:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Mark a timer record as the replacement of the waiting timer with the same key, if there is one.
+        """Mark a timer record as the replacement of the pending timer with the same key, if any.
 
-        This method must be called after `VerbExecutor.execute` and before the record is appended. If the verb
-        of the record has cancelled the waiting timer, the timer must not also be replaced, because a timer
-        ends only once.
+        Call this after `VerbExecutor.execute` and before the append. If the record's verb has cancelled the
+        pending timer, it must not also be replaced, because a timer ends only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -230,7 +218,7 @@ class Timers:
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm the timers whose records have become durable, except those that have already ended."""
+        """Arm the timers whose records are now durable, except ended ones."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -251,9 +239,9 @@ class Timers:
     # Timer verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the waiting message identified by a recall handle.
+        """Cancel the pending message with a recall handle.
 
-        Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
+        Raise `InvalidRecallHandle` if the handle is malformed or of another topic.
         """
         wanted = recall.decode(handle)
         if wanted.topic != topic:
@@ -264,7 +252,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancel a waiting timer, and return the verdict."""
+        """Cancel a pending timer, and return the verdict."""
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -273,7 +261,10 @@ class Timers:
         return self._append_verb(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a waiting timer to another due time, in ms since 1970. Raise `IllegalDeliveryTime`."""
+        """Move a pending timer to a due time in milliseconds since the Unix epoch.
+
+        Raise `IllegalDeliveryTime` if the due time is out of range.
+        """
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -282,10 +273,10 @@ class Timers:
         return self.move_accepted(name, due_ms, now_ms, reason=reason)
 
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a waiting timer to a due time that was checked when the verb was accepted.
+        """Move a pending timer to a due time that was checked when the verb was accepted.
 
-        The timer keeps only those of its names that are not assigned to another timer. If the timer is late
-        by more than the length of the retained history, its key may already be assigned to another timer.
+        The timer keeps only names that no other timer has. If the timer is late by more than the retained
+        history, another timer may have its key.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -298,7 +289,7 @@ class Timers:
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Deliver a waiting timer immediately."""
+        """Deliver a pending timer immediately."""
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -308,34 +299,32 @@ class Timers:
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Replace a due timer of a held topic with a timer that waits for the release of the topic.
+        """Replace a due timer of a held topic with a timer that waits for the release.
 
-        The new timer receives the names that are still assigned to the old timer, as in `move_accepted`.
+        The new timer gets the old timer's remaining names, as in `move_accepted`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
         self._store.append(new, now_ms)
 
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Replace a timer in the damaged file at `path` with a rebuilt timer.
+        """Replace a timer in the damaged file `path` with a rebuilt timer.
 
-        The new timer receives those names of the old timer that are not assigned to another timer. If the old
-        timer is late by more than the length of the retained history, its key may be assigned to a newer
-        timer. In this case, the newer timer keeps the key.
+        The new timer gets only names that no other timer has. If the old timer is late by more than the
+        retained history, a newer timer may have its key, and keeps it.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer whose record is lost. `topic` is empty if the topic is unknown."""
+        """End a timer whose record is lost. `topic` is empty if unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Register a timer for a repair, because its record is damaged.
+        """Register a timer with a damaged record for a repair.
 
-        `due_ms` is the due time or sort time of the timer. `path` is the timer file that contains the timer,
-        or an empty string if there is none.
+        `due_ms` is its due time or sort time. `path` is its timer file, or "".
         """
         self.held.remove(timer_offset)
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
@@ -376,29 +365,29 @@ class Timers:
             raise unread from error
 
     def get_timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """Return a waiting timer, or the verdict on a timer that is not waiting."""
+        """Return a pending timer, or the verdict on a timer that is not pending."""
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on the timer set by a timer record, or None if the timer is still waiting."""
+        """Return the verdict on a timer record's timer, or None if it is pending."""
         record = timer.record
         found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the id of the newest message with a timer key, or "" if no such record can be read."""
+        """Return the newest message id with a timer key, or "" if no record is readable."""
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read_record(self, named: NamedTimer) -> Record:
-        """Return the record of a waiting timer. Raise `StoreDamaged` if the record is unreadable."""
+        """Return a pending timer's record. Raise `StoreDamaged` if it is unreadable."""
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at an offset, from the log or from a partition.
+        """Return the timer record at an offset, from the log or a partition.
 
-        Raise `StoreDamaged` if the record is in neither the log nor a partition.
+        Raise `StoreDamaged` if it is in neither.
         """
         if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
             return unarmed  # Only durable records can be read from the log.
@@ -418,7 +407,7 @@ class Timers:
         return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
-        """Return a timer record from a partition. Raise `StoreDamaged` if the record is damaged."""
+        """Return a timer record from a partition. Raise `StoreDamaged` if it is damaged."""
         stored = self.read_spans(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.report_damaged_row(path, position)
@@ -443,7 +432,7 @@ class Timers:
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write the names and ends that exceed the memory limit during log replay."""
+        """Write the names and ends beyond the memory limit during log replay."""
         # The watermark also passes damaged files, but the names and ends of the timers in damaged files are
         # needed for a repair.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
@@ -452,7 +441,7 @@ class Timers:
     # Methods for snapshots.
 
     def freeze(self) -> Any:
-        """Return the state to be stored in a snapshot, except for the partition files and the end files."""
+        """Return the state for a snapshot, without the partition and end files."""
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
@@ -470,9 +459,9 @@ class Timers:
         self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
-        """Return the partitions and ends to be written by a checkpoint.
+        """Return the partitions and ends for a checkpoint to write.
 
-        Files that cover a time in `doubt` are not deleted.
+        Files that cover a time in `doubt` are kept.
         """
         # The history is relative to the earliest waiting timer rather than to the clock. A timer that is late
         # by more than the length of the history must keep its names and count as pending.
@@ -484,7 +473,7 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def complete_checkpoint(self, done: TimersToWrite) -> None:
-        """Adopt the files of a durable checkpoint, and register timers with damaged records for a repair."""
+        """Adopt a durable checkpoint's files. Register timers with damaged records for a repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
         # Timers that entered the wheel or ended during the checkpoint do not need a repair.
@@ -495,14 +484,14 @@ class Timers:
                 self._register_copied_damage(one)
 
     def abandon_checkpoint(self, done: TimersToWrite) -> None:
-        """Restore the state after a checkpoint has failed."""
+        """Restore the state after a failed checkpoint."""
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Adopt the files listed in a snapshot, and return descriptions of any damage.
+        """Adopt a snapshot's files, and return descriptions of any damage.
 
-        The runs that are listed in other snapshots (`others`) are kept.
+        The runs of other snapshots (`others`) are kept.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -511,7 +500,7 @@ class Timers:
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
-        """At startup, add the timers whose sort times differ from their due times to the wheel.
+        """At startup, add the timers whose sort time differs from their due time to the wheel.
 
         Files are read up to the watermark, which may be an hour in the future. Raise OSError if the disk
         fails.
@@ -523,12 +512,12 @@ class Timers:
                 self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def delete_files(self) -> None:
-        """Delete all timer files, because the entire log is replayed if there is no snapshot."""
+        """Delete all timer files. Without a snapshot, the whole log is replayed."""
         self.partitions.drop(self._disk)
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer and remove it from its location, so that it cannot end twice."""
+        """End a timer and remove it, so that it cannot end twice."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -541,7 +530,7 @@ class Timers:
             self._remove_timer(timer_offset, due_ms)
 
     def _times_elsewhere_ms(self) -> list[int]:
-        """Return the earliest due time of the held timers, and the sort times of the timers in doubt."""
+        """Return the earliest due time of held timers, and the sort times of timers in doubt."""
         return [self.held.first_due_ms(), *(one.sort_ms for one in self.in_doubt.values())]
 
     def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
@@ -549,11 +538,10 @@ class Timers:
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return a bool array that is true for timers still in the wheel, in memory, or in a partition.
+        """Return a bool array that is true for timers still in the wheel, memory, or a partition.
 
-        A timer that was delivered in sort order is at or below the watermark and need not be removed. The
-        watermark covers neither timers that are not yet armed nor timers whose sort time differs from their
-        due time.
+        A timer delivered in sort order is at or below the watermark and need not be removed. The watermark
+        does not cover unarmed timers or timers whose sort time differs from their due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -563,21 +551,21 @@ class Timers:
         return ~is_passed
 
     def _restrict_names(self, new: Record, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Restrict the names of a replacement to those that are still assigned to the replaced timer."""
+        """Restrict a replacement to the names that the replaced timer still has."""
         names = self._names_kept(timer, timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.restrict_names(new, names)
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names of a timer that are kept by its replacement."""
+        """Return the names that a timer's replacement keeps."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether a name may be kept by the replacement of the timer at `old_offset`.
+        """Return whether the replacement of the timer at `old_offset` may keep a name.
 
-        A name may be kept unless it is assigned to another timer that has not been forgotten.
+        It may unless another timer that is not forgotten has the name.
         """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
@@ -588,7 +576,7 @@ class Timers:
     def _waiting_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> NamedTimer | TimerVerdict:
-        """Return the waiting timer with a name, or the verdict if no such timer is waiting.
+        """Return the pending timer with a name, or the verdict if there is none.
 
         The verdict is counted if `is_verb` is set.
         """
@@ -603,7 +591,7 @@ class Timers:
         return self._count_verdict(verdict) if is_verb else verdict
 
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
+        """Return the verdict on an ended or forgotten timer, or None if it is pending."""
         ended = self.ends.find_end(found.timer_offset)
         # A known end is reported for the full length of the history, regardless of how late the timer ended.
         # A timer may end late, for example, after a long hold.
@@ -626,7 +614,7 @@ class Timers:
     def _append_verb(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
-        """Append the record of a verb, and return the verdict."""
+        """Append a verb's record, and return the verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
         return self._count_verdict(
@@ -663,41 +651,41 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class NearTimers:
-    """The timing wheel for timers that are due soon. Each timer is identified by its offset."""
+    """The timing wheel for timers that are due soon, keyed by offset."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
-        """The `sort_ms` of each timer whose sort time differs from its due time, by offset."""
+        """The `sort_ms` of timers whose sort time differs from their due time, by offset."""
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
     def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Assign a `sort_ms` to a new timer: the latest of due time, `free_ms`, and wheel time."""
+        """Assign a new timer's `sort_ms`: the latest of due time, `free_ms`, and wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
         return sort_ms
 
     def sort_ms(self, timer_offset: int, due_ms: int) -> int:
-        """Return the `sort_ms` of a waiting timer."""
+        """Return a pending timer's `sort_ms`."""
         return self.deviating.get(timer_offset, due_ms)
 
     def schedule(self, timer_offset: int, due_ms: int) -> None:
-        """Schedule a timer for its due time, or for immediate delivery if the due time has passed."""
+        """Schedule a timer for its due time, or immediately if that has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel if it is present, and return the timer's `sort_ms`."""
+        """Remove a timer from the wheel, if present. Return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take_due(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Remove up to `count_max` timers due by `until_ms`.
 
-        Return the removed timers as sorted (due time, offset) pairs.
+        Return them as sorted (due time, offset) pairs.
         """
         return self._wheel.advance(until_ms, count_max)
 
@@ -706,10 +694,7 @@ class NearTimers:
         return self._wheel.next_due_ms()
 
     def set_time(self, now_ms: int) -> int:
-        """Set the current time.
-
-        Return the number of ms by which the clock was set back since the last call, or 0.
-        """
+        """Set the current time. Return how many milliseconds the clock was set back, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
             # A wheel immediately returns any timer whose due time is before the current time of the wheel.
@@ -721,7 +706,7 @@ class NearTimers:
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return `deviating`, which is the only state to be stored in a snapshot."""
+        """Return `deviating`, the only state in snapshots."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
@@ -730,7 +715,7 @@ class NearTimers:
 
 
 class UnarmedTimers:
-    """The timer records that have not been flushed yet, by offset and in log order."""
+    """The timer records not flushed yet, by offset and in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -738,23 +723,23 @@ class UnarmedTimers:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of all unarmed timers, or a value above all offsets if no timer is unarmed."""
+        """The lowest unarmed offset, or a value above all offsets if there is none."""
         return next(iter(self._records), _NO_OFFSET)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Add an appended timer record, or its bytes, and keep the record until it has been flushed."""
+        """Add an appended timer record, or its bytes, until it is flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
     def find_record(self, timer_offset: int) -> Record | None:
-        """Return the record of a timer, or None if the timer is armed or has ended."""
+        """Return a timer's record, or None if the timer is armed or has ended."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def remove(self, timer_offset: int) -> bool:
-        """Remove a timer that has ended or is durable, and return whether the timer was unarmed."""
+        """Remove an ended or durable timer. Return whether it was unarmed."""
         return self._records.pop(timer_offset, None) is not None

@@ -1,21 +1,20 @@
-"""Executes the timer verb of a message when the message is stored or its half message is committed.
+"""Executes a message's timer verb when the message is stored or its half message is committed.
 
-A CANCEL verb is stored in the same record as its message, with the offset and the due time of the timer in
-the property `TW_CANCELS`. After a crash, therefore, either both the verb and the message are preserved, or
-both are lost. A MOVE or FIRE verb requires a separate record, which is appended immediately before the
-message. The result of a verb is stored in the message property `TW_TIMER_VERDICT`. The first word of the
-property is the verdict.
+A CANCEL verb is in the same record as its message: the property `TW_CANCELS` contains the timer's offset and
+due time. A crash therefore loses both or neither. A MOVE or FIRE verb needs its own record, which is appended
+just before the message. The property `TW_TIMER_VERDICT` contains a verb's result. Its first word is the
+verdict.
 
-A verb is checked only when its message is sent. When a half message is committed, the check is not repeated,
-even if the broker has different limits or a different clock.
+A verb is checked when its message is sent, but not again when a half message is committed, even if limits or
+the clock differ.
 
-A verb with the wrong topic matches no timer, but its message is still stored unless the verb is strict
-(`refuse_unknown`). Verdicts are counted under the topic of the message, because the timer topic in a verb may
-be arbitrary text.
+A verb with the wrong topic matches no timer, but its message is stored unless the verb is strict
+(`refuse_unknown`). Verdicts count under the message's topic, because the timer topic in a verb may be
+arbitrary text.
 
-Weak spot: after a crash, the record of a MOVE or FIRE verb may be preserved although the message that follows
-it is lost. The producer of the lost message receives no response and resends the message. The verdict of a
-resent FIRE verb is TOO_LATE, although the timer was fired by the first attempt.
+Weak spot: a crash may preserve a MOVE or FIRE record but lose its message. The producer then gets no response
+and resends the message. The verdict of a resent FIRE verb is TOO_LATE, although the first attempt fired the
+timer.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from tidewheel import property_names
 
 
 class VerbExecutor:
-    """Executes the timer verbs contained in messages."""
+    """Executes the timer verbs in messages."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def refuse_unknown(self, carried: CarriedTimerVerb, now_ms: int) -> None:
-        """Raise `TimerUnknown` if a strict verb refers to a timer that was never set or is forgotten."""
+        """Raise `TimerUnknown` if a strict verb names a timer that was never set or is forgotten."""
         if not carried.is_strict:
             return
         found = self._timers.find_timer(self._name(carried))
@@ -49,7 +48,7 @@ class VerbExecutor:
             )
 
     def execute(self, carried: CarriedTimerVerb, carrier: Record, now_ms: int) -> None:
-        """Execute the verb of a message before its record is appended, and add the verdict to the record."""
+        """Execute a message's verb before the append, and add the verdict to the record."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
             self._add_verdict(carrier, "CANCELLED", {
