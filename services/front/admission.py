@@ -1,9 +1,9 @@
-"""Limits on the number and idle time of connections, implemented without sockets or a clock.
+"""Limits on connections, without sockets or a clock.
 
-The number of connections per client address is limited. A client must send the first bytes of a connection
-within `hello_seconds` seconds. A connection is considered dead if no data is received for `idle_seconds`
-seconds, which is longer than the ping interval. If authentication is enabled, the number of unauthenticated
-connections per client address is also limited.
+Each client address may have a limited number of connections. A client must send its first bytes within
+`hello_seconds`. A connection that receives nothing for `idle_seconds` is considered dead. This time must
+exceed the ping interval. With authentication, each address may also have only a limited number of
+unauthenticated connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STRANGER = "not let in"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for client addresses and connections, with times in seconds."""
+    """Limits per client address and per connection. Times are in seconds."""
 
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0
@@ -31,21 +31,21 @@ class Limits:
 
 
 class Admission:
-    """A counter of the connections from each client address."""
+    """Counts the connections of each client address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._connections: Counter[str] = Counter()
 
     def admit(self, host: str) -> bool:
-        """Count a new connection, or return False if its address has reached the limit."""
+        """Count a new connection. Return False if the address has reached its limit."""
         if self._connections[host] >= self.limits.connections_per_address:
             return False
         self._connections[host] += 1
         return True
 
     def release(self, host: str) -> None:
-        """Remove an admitted connection from the count."""
+        """Stop counting an admitted connection."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0
         if not self._connections[host]:
@@ -53,5 +53,5 @@ class Admission:
 
     @property
     def connection_count(self) -> int:
-        """The total number of connections."""
+        """Total number of connections."""
         return self._connections.total()

@@ -1,12 +1,10 @@
-"""Error messages for refused connections, which are sent in the protocol of the client.
+"""Error messages for refused connections, in the client's own protocol.
 
-An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to its request, and
-reports the text of the response as the reason for the failure. A TLS client receives the alert
-`access_denied` (RFC 8446, 6.2), which does not contain any text. An HTTP/2 client receives a response to its
-first call (`services.front.refusing`).
+An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request and reports the
+text. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without text. An HTTP/2 client gets a
+response to its first call (`services.front.refusing`).
 
-Frames of the RocketMQ 4 remoting protocol have the following layout, in which all numbers are big-endian (see
-RemotingCommand in Apache RocketMQ):
+A frame of the RocketMQ 4 remoting protocol (RemotingCommand in Apache RocketMQ), with big-endian numbers:
 
 | bytes | content                                                    |
 |-------|------------------------------------------------------------|
@@ -36,7 +34,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
-"""The alert `no_application_protocol` for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
+"""Alert `no_application_protocol`, for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have, or as many that have not said yet who"
     " they are: close some, let clients share one process, or have the broker allow more with"
@@ -49,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a client that uses an unsupported protocol.
+    """Return the error message for a client with an unsupported protocol.
 
     `http` is the URL of the HTTP interface.
     """
@@ -63,12 +61,12 @@ def error_text(protocol: Protocol, http: str) -> str:
 
 
 def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the encoded error message for a connection that begins with the bytes `first`."""
+    """Encode the error message for an unsupported protocol. `first` contains the client's first bytes."""
     return encode_text(error_text(protocol, http), protocol, first, "400 Bad Request")
 
 
 class ClientRefusal(NamedTuple):
-    """A refusal of clients that use a supported protocol, with a message and a gRPC and HTTP status."""
+    """Why a client with a supported protocol is refused, as text and as gRPC and HTTP status."""
 
     text: str
     grpc_status: Status
@@ -80,12 +78,12 @@ PLAINTEXT_REFUSAL: Final = ClientRefusal(PLAINTEXT_SENTENCE, Status.UNAUTHENTICA
 
 
 def encode_refusal(protocol: Protocol, first: bytes, why: ClientRefusal = TOO_MANY_REFUSAL) -> bytes:
-    """Return the encoded refusal for a connection that begins with the bytes `first`."""
+    """Encode a refusal in the client's protocol. `first` contains the client's first bytes."""
     return encode_text(why.text, protocol, first, why.http_status)
 
 
 def encode_text(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Encode a message in the protocol of a connection that begins with the bytes `first`."""
+    """Encode a message in the client's protocol. `first` contains the client's first bytes."""
     match protocol:
         case Protocol.HTTP1:
             return _encode_http1(text, http_status)
@@ -115,7 +113,7 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the id of a remoting request, which is copied to the response, or 0 if the request has no id."""
+    """Return the request id of a remoting frame, or 0 if there is none. The response repeats the id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:
@@ -127,7 +125,7 @@ def read_opaque(frame: bytes) -> int:
 
 
 def is_complete(protocol: Protocol, first: bytes) -> bool:
-    """Return whether `first` contains a complete request head, ClientHello, or frame header."""
+    """Return whether `first` holds the entire request head, ClientHello, or frame header."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -1,19 +1,18 @@
-"""The broker's TLS certificate, which is either provided by the operator or self-signed.
+"""The broker's TLS certificate, provided by the operator or self-signed.
 
     --tls-certificate FILE --tls-key FILE     PEM files, which are reloaded when a file changes
     neither                                   self-signed, created in <store>/tls/ at the first startup
     --tls-clients FILE                        clients need a certificate signed by one of these CAs
 
 The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
-the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate cannot
-be used as a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). For this reason, clients that trust the
-certificate do not trust other certificates signed with the same key. The self-signed certificate does not
-have a key usage extension. BoringSSL, the TLS library of gRPC clients, would reject a self-signed certificate
-with a key usage extension that excludes certificate signing. A self-signed certificate is renewed by the
-running broker `RENEW_DAYS` days before the certificate expires. A self-signed certificate is also replaced at
-startup if it does not match its key, for example after a crash between the two writes. After a renewal, the
-new certificate must be installed on the clients. If TLS is enabled for the HTTP interface, the HTTP interface
-uses the same certificate.
+the certificate and must be told to trust a self-signed one. The self-signed certificate is not a certificate
+authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Clients that trust it therefore do not trust other certificates
+signed with its key. It has no key usage extension. BoringSSL, the TLS library of gRPC clients, rejects a
+self-signed certificate whose key usage excludes certificate signing. The running broker renews a self-signed
+certificate `RENEW_DAYS` days before expiry. At startup the broker also replaces a self-signed certificate
+that does not match its key, for example after a crash between the two writes. After a renewal, the new
+certificate must be installed on the clients. The HTTP interface uses the same certificate if TLS is enabled
+for it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 Now = Callable[[], datetime.datetime]
-"""A function that returns the current time as a timezone-aware datetime."""
+"""Returns the current time as a timezone-aware datetime."""
 
 
 def utc_now() -> datetime.datetime:
@@ -52,10 +51,10 @@ def utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The paths of the certificate chain, its key, and the client certificate authorities, in PEM format.
+    """Paths of the certificate chain, its key, and the client authorities, all in PEM format.
 
-    `own_names` contains the host names for a self-signed certificate, and is empty for a certificate provided
-    by the operator.
+    `own_names` holds the host names for a self-signed certificate. It is empty for a certificate of the
+    operator.
     """
 
     certificate: Path
@@ -64,16 +63,16 @@ class TlsFiles:
     own_names: tuple[str, ...] = ()
 
     def read_change_times(self) -> tuple[int, ...]:
-        """Return the modification time of each file in nanoseconds, or raise OSError if a file is missing."""
+        """Return the modification times in nanoseconds. Raise OSError if a file is missing."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
 def make_https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context for the HTTP interface, which loads changed files at the next handshake.
+    """Return the TLS context of the HTTP interface. It reloads changed files at the next handshake.
 
-    Python calls `sni_callback` for every handshake, even if the client does not send a server name. Raise
-    `ConfigurationError` if the files cannot be used.
+    Python calls `sni_callback` in every handshake, even without a server name. Raise `ConfigurationError` if
+    the files cannot be used.
     """
     following = CertificateReloader(files, make_server_context)
 
@@ -86,7 +85,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return a function that returns the TLS context for a gRPC handshake, based on the current files.
+    """Return a function that returns the gRPC context for the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -96,7 +95,7 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for the gRPC port.
 
-    If `clients` is set, clients must present a certificate that is signed by an authority in this file.
+    If `clients` is set, clients need a certificate signed by one of these authorities.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -114,7 +113,7 @@ def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a TLS context for a server with the current certificate and key."""
+    """Return a server context with the current certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
@@ -122,10 +121,10 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
 
 
 class CertificateReloader(Generic[T]):
-    """A wrapper for an object created from TLS files, which is created again when the files change."""
+    """Holds an object made from TLS files, and makes it again when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
-        """Read the files, or raise `ConfigurationError` if they cannot be used."""
+        """Read the files. Raise `ConfigurationError` if they cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -135,7 +134,7 @@ class CertificateReloader(Generic[T]):
     def current(self) -> T:
         """Return the object for the current files.
 
-        If the current files cannot be used, log an error, and return the previous object.
+        If the current files cannot be used, log an error and return the previous object.
         """
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
@@ -168,7 +167,7 @@ class CertificateReloader(Generic[T]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return the expiration time of a certificate, and log a warning if it expires within `WARN_DAYS` days.
+    """Return when a certificate expires, and warn if fewer than `WARN_DAYS` days are left.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -182,9 +181,9 @@ def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.dateti
 
 
 def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
-    """Return the certificate in a chain as an `x509.Certificate`.
+    """Return the first certificate of a chain as an `x509.Certificate`.
 
-    Raise `ConfigurationError` if the key does not match the certificate, or if a file cannot be parsed.
+    Raise `ConfigurationError` if the key does not match or a file cannot be parsed.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -206,9 +205,9 @@ def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def ensure_own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the TLS files in a folder, after creating a self-signed certificate if the files are missing.
+    """Return the TLS files in a folder. Create a self-signed certificate if there is none.
 
-    A certificate that the operator has placed in the folder is used unchanged and is never renewed.
+    A certificate that the operator placed in the folder is never changed or renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
     found = load_certificate(files)
@@ -224,7 +223,7 @@ def ensure_own_files(
 
 
 def renew_certificate(files: TlsFiles, now: Now) -> None:
-    """Create a self-signed certificate and its key, unless valid files exist that do not need renewal.
+    """Create a self-signed certificate and its key, unless the current ones are still good.
 
     Raise OSError if a file cannot be read or written.
     """
@@ -237,7 +236,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
 
 def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether there is a certificate that matches its key and does not need renewal yet."""
+    """Return whether the certificate matches its key and does not need renewal yet."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -246,7 +245,7 @@ def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
 
 
 def load_certificate(files: TlsFiles) -> Any:
-    """Return the certificate in a file as an `x509.Certificate`, or None if it is missing or invalid."""
+    """Return the certificate as an `x509.Certificate`, or None if it is missing or invalid."""
     from cryptography import x509
 
     try:
@@ -256,14 +255,14 @@ def load_certificate(files: TlsFiles) -> Any:
 
 
 def is_self_signed(certificate: Any) -> bool:
-    """Return whether a certificate was created by a broker and is self-signed."""
+    """Return whether a broker created and signed this certificate."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
 
 
 def is_authority(certificate: Any) -> bool:
-    """Return whether a certificate may be used to sign other certificates."""
+    """Return whether a certificate may sign other certificates."""
     from cryptography import x509
 
     try:
@@ -274,15 +273,15 @@ def is_authority(certificate: Any) -> bool:
 
 
 def list_own_names(hosts: Iterable[str]) -> list[str]:
-    """Return the names and addresses that clients may use to connect to a broker on the given hosts."""
+    """Return the names and addresses under which clients may reach a broker on these hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
 def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate for the given names and addresses, and its key, in PEM format.
+    """Return a self-signed certificate for the given names and its key, both in PEM format.
 
-    The certificate is valid for `VALID_DAYS` days, starting one day before `now`.
+    The certificate is valid for `VALID_DAYS` days. Validity starts one day before `now`.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

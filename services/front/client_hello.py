@@ -1,13 +1,12 @@
-"""The protocols offered in the ClientHello of a TLS client (RFC 8446, 4.1.2, and RFC 7301, 3.1).
+"""Parser for the ALPN protocols in a TLS ClientHello (RFC 8446, 4.1.2, and RFC 7301, 3.1).
 
     record      16, version 2, length 2
     handshake   01, length 3
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` denotes an n-byte length that is followed by content of that length. The ClientHello is parsed once per
-connection, before the handshake, and clients that do not offer HTTP/2 receive an alert. A ClientHello that
-spans more than one record is not checked.
+`<n>` is an n-byte length followed by that much content. The port parses the ClientHello before the handshake
+and sends an alert to clients that do not offer HTTP/2. A ClientHello in more than one record is not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 
 RECORD_HEAD_BYTES: Final = 5
 RECORD_BYTES_MAX: Final = 2**14 + 2048
-"""The maximum length of a record in any version of TLS."""
+"""Maximum length of a record in any TLS version."""
 H2: Final = b"h2"
 _LENGTH_AT: Final = 3
 _HEAD: Final = bytes((22, 3))
@@ -26,7 +25,7 @@ _ALPN: Final = 16
 
 
 def is_complete_record(first: bytes) -> bool:
-    """Return whether the first TLS record is complete or is invalid because it is too long."""
+    """Return whether the first TLS record is complete, or too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _read_number(first, _LENGTH_AT, 2)
@@ -34,9 +33,9 @@ def is_complete_record(first: bytes) -> bool:
 
 
 def parse_protocols(first: bytes) -> list[bytes] | None:
-    """Return the protocols offered in a ClientHello, or None if it is invalid or not in a single record.
+    """Return the protocols in a ClientHello. Return None if it is invalid or spans several records.
 
-    The list is empty if the ClientHello does not have an ALPN extension.
+    The list is empty if there is no ALPN extension.
     """
     try:
         return _parse_alpn(first)
@@ -70,7 +69,7 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place` and their end offset, or raise IndexError if truncated."""
+    """Return the length-prefixed bytes at `place` and their end. Raise IndexError if truncated."""
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):

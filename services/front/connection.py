@@ -1,28 +1,26 @@
-"""A client connection, which passes bytes between the socket and the protocol implementation (`GrpcCalls`).
+"""Client connections, which connect a socket to the protocol implementation (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes received bytes to `GrpcCalls`, and the resulting events to the service. In
-each iteration of the event loop, only a limited number of frames are parsed. If unparsed bytes remain,
-reading from the transport is paused and the connection is added to `Backlog`. The connections in `Backlog`
-are served in turn, so that a flood from one client does not delay other clients. If frames without progress
-have used a part of the client's allowance, each read is delayed by `THROTTLE_SECONDS`.
+Reading. `data_received` passes bytes to `GrpcCalls`, and events to the service. One iteration of the event
+loop parses a limited number of frames. If bytes remain, the connection pauses the transport and joins the
+`Backlog`. The backlog serves its connections in turn, so a flood from one client does not delay others. If
+frames without progress have used up part of a client's allowance, each read waits `THROTTLE_SECONDS`.
 
-All output for a client in one iteration of the event loop is sent with a single `write` at the end of the
-iteration (`WriteQueue`). For example, 32 replies require only one system call. While the socket is blocked
-(`pause_writing`), DATA is queued in `GrpcCalls`, with the same limits as DATA that is blocked by flow
-control. The total number of unsent bytes on all connections is also limited. If this limit is exceeded, the
-connection with the most unsent bytes is closed (`UnreadBytes`).
+Writing. Each connection calls `write` once, at the end of an event loop iteration (`WriteQueue`). For
+example, 32 replies need only one system call. While the socket is blocked (`pause_writing`), `GrpcCalls`
+queues DATA, within the limits for DATA blocked by flow control. All connections together may also have only a
+limited number of unsent bytes. Above this limit, the connection with the most unsent bytes is closed
+(`UnreadBytes`).
 
-Unary calls are processed without a task, and the service calls `reply` when the result is available.
-Streaming calls are processed by a task (`start`), which receives with `messages` and sends with
-`send_message`. A message counts as delivered when it has passed flow control, which is when `send_message`
-returns. The task of a streaming call is cancelled if the client cancels the call or the connection is lost.
+Calls. A unary call has no task: the service calls `reply` when the result is available. A streaming call has
+a task (`start`) that receives with `messages` and sends with `send_message`. `send_message` returns when the
+message has passed flow control, and the message then counts as delivered. The task is cancelled if the client
+cancels the call or the connection is lost.
 
-If a connection is closed because of an error, the reason is sent to the client in a GOAWAY frame. The
-connection is then half-closed, and received bytes are discarded for another `CLOSE_SECONDS` seconds. If a
-socket with unread bytes were closed immediately, the kernel would send RST, and the client might not receive
-the GOAWAY frame.
+Closing. If a connection fails, the server sends the reason in a GOAWAY frame. It then half-closes the
+connection and discards received bytes for `CLOSE_SECONDS`. If a socket with unread bytes were closed
+immediately, the kernel would send RST, and the client might not read the reason.
 """
 
 from __future__ import annotations
@@ -57,50 +55,50 @@ log = structlog.get_logger()
 
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
-"""The idle time after which a client is pinged, and the time limit for the acknowledgement."""
+"""Idle time before a ping, and the time allowed for its acknowledgement."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""The time that a client has for reading the reason, and the number of bytes that it may send meanwhile."""
+"""How long a client may read the reason, and how many bytes it may send in that time."""
 THROTTLE_SECONDS: Final = 0.01
-"""The delay before the next read if a client sends frames without progress."""
+"""Delay before the next read if a client sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
-"""The maximum number of messages of a stream that are processed in one iteration of the event loop."""
+"""Maximum number of messages that one stream may process per event loop iteration."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
 
 class Service(Protocol):
-    """A service that processes calls."""
+    """Processes calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method with the given path, or None if the path is unknown."""
+        """Return the method with this path, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Process a unary call, and reply immediately or later."""
+        """Process a unary call. The reply may be sent now or later."""
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Process a call whose request is a stream of messages."""
+        """Process a call with a request stream."""
 
 
 class Acceptor(Protocol):
-    """A connection acceptor, which counts open and refused connections."""
+    """Accepts connections, and counts open and refused ones."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server closes because of an error, with a short reason and details."""
+        """Count a connection that the server closes because of an error. `why` is a short reason."""
 
     def remove_connection(self, connection: Connection) -> None:
-        """Remove a closed connection from the number of open connections."""
+        """Stop counting a closed connection."""
 
 
 class WriteQueue:
-    """The connections that have bytes to be written at the end of the current event loop iteration."""
+    """Connections to write at the end of the current event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """Schedule a write for a connection at the end of the current event loop iteration."""
+        """Schedule a write at the end of the current event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append(connection)
@@ -112,14 +110,14 @@ class WriteQueue:
 
 
 class Backlog:
-    """The connections with unparsed frames, one of which is served in each event loop iteration."""
+    """Connections with unparsed frames. One of them continues in each event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Schedule a connection to continue reading in a later event loop iteration."""
+        """Let a connection continue reading in a later event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
@@ -132,9 +130,9 @@ class Backlog:
 
 
 class UnreadBytes:
-    """The number of unsent bytes for each connection.
+    """Number of unsent bytes per connection.
 
-    If the total of all unsent bytes exceeds the limit, the connection with the most unsent bytes is closed.
+    If the total exceeds the limit, the connection with the most unsent bytes is closed.
     """
 
     def __init__(self) -> None:
@@ -142,7 +140,7 @@ class UnreadBytes:
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the number of unsent bytes for a connection, and enforce the limit on the total number."""
+        """Set the number of unsent bytes of a connection, and enforce the limit on the total."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -155,7 +153,7 @@ class UnreadBytes:
 
 
 class ServerState:
-    """The state that is shared by all connections of a server."""
+    """State shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: ConnectionLimits | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -168,28 +166,28 @@ class ServerState:
 
 
 class ServedCall:
-    """A call that is processed by a task, with the queued request messages of the call."""
+    """A call with a task, and the request messages waiting for the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """A future that is completed when the last sent message has passed flow control."""
+        """Completes when the last sent message has passed flow control."""
         self.inbox: list[MessageReceived | None] = []
-        """The request messages that the task has not read yet, followed by None if the request has ended."""
+        """Request messages that the task has not read yet. None marks the end of the request."""
         self.said: asyncio.Future[None] | None = None
-        """A future that is completed when a message is added to the inbox."""
+        """Completes when a message is added to the inbox."""
 
     def add_message(self, said: MessageReceived | None) -> None:
-        """Add a request message, or None at the end of the request, and wake the task."""
+        """Add a request message, or None at the end of the request. Wake the task."""
         self.inbox.append(said)
         if self.said is not None and not self.said.done():
             self.said.set_result(None)
 
 
 class Connection(asyncio.Protocol):
-    """A connection that uses HTTP/2 from the first byte."""
+    """A connection that speaks HTTP/2 from the first byte."""
 
     __slots__ = (
         "_acceptor",
@@ -225,29 +223,29 @@ class Connection(asyncio.Protocol):
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
-        """The number of the connection, which is unique within the process."""
+        """Number of the connection, unique within the process."""
         self.is_authenticated = False
-        """Whether a call on the connection has been authenticated."""
+        """Whether a call on this connection has been authenticated."""
         self.is_unauthenticated = self.is_refusal_counted = False
         """Whether the connection counts as unauthenticated, and whether its closure has been counted."""
         self.protocol = ""
-        """The protocol negotiated by ALPN, or an empty string if TLS is not used."""
+        """Protocol negotiated by ALPN, or an empty string without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The service's cache of (header fields, parsed object) pairs, keyed by `id(fields)`."""
+        """The service's cache of (header fields, parsed object), keyed by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, ServedCall] = {}
         self._is_write_scheduled = self._is_behind = self._is_closing = False
         self._unread_bytes = self._discarded_bytes = 0
-        """The number of unsent response bytes, and of bytes received after the end of the connection."""
+        """Number of unsent bytes, and of bytes received after the connection has ended."""
         self._is_refused = False
-        """Whether the server closes the connection with a reason that the client must be able to read."""
+        """Whether the client must be able to read why the server closes the connection."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether the client has the same address as the server, excluding loopback addresses."""
+        """Whether the client and the server have the same address, other than a loopback address."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
@@ -262,7 +260,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, and schedule another read if some bytes remain unparsed."""
+        """Parse received bytes. Schedule another read if bytes remain."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_closed:
@@ -279,7 +277,7 @@ class Connection(asyncio.Protocol):
             self.schedule_write()
 
     def continue_reading(self) -> None:
-        """Continue parsing bytes that were received in earlier event loop iterations."""
+        """Parse bytes left over from a previous event loop iteration."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -291,7 +289,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Schedule another read, which is delayed by `THROTTLE_SECONDS` if the frames make no progress."""
+        """Schedule another read. Wait `THROTTLE_SECONDS` if frames make no progress."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
             self._shared.loop.call_later(THROTTLE_SECONDS, self._shared.backlog.add, self)
@@ -303,12 +301,12 @@ class Connection(asyncio.Protocol):
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Resume sending DATA because the socket buffer has room again."""
+        """Send DATA again because the socket buffer has room."""
         self._handle_events(self.calls.resume())
         self.schedule_write()
 
     def eof_received(self) -> bool:
-        """Return False, so that the transport is closed when the client closes its side of the connection."""
+        """Return False, so that the transport closes when the client closes its side."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -353,12 +351,12 @@ class Connection(asyncio.Protocol):
             self._close_after_output()
 
     def end_with_reason(self, why: str) -> None:
-        """Close the connection with a GOAWAY frame that contains the reason."""
+        """Close the connection with a GOAWAY frame that carries the reason."""
         self.calls.http2.end_with_reason(Code.ENHANCE_YOUR_CALM, why)
         self.schedule_write()
 
     def _close_after_output(self) -> None:
-        """Close the connection after the remaining output, and abort it after `CLOSE_SECONDS`."""
+        """Close the connection after the remaining output. Abort it after `CLOSE_SECONDS`."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -369,15 +367,15 @@ class Connection(asyncio.Protocol):
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send a GOAWAY frame, so that the client does not start any new calls.
+        """Send a GOAWAY frame, so that the client starts no new calls.
 
-        Calls that are in progress continue.
+        Open calls continue.
         """
         self.calls.http2.shut_down()
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Refuse slow requests, ping an idle client, and close the connection if a ping is unacknowledged."""
+        """Refuse slow requests, ping an idle client, and abort if a ping stays unacknowledged."""
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
@@ -417,7 +415,7 @@ class Connection(asyncio.Protocol):
                     self.schedule_write()
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Reply to a call with a single message and the status OK."""
+        """Reply to a unary call with a message and the status OK."""
         self.calls.reply(stream_id, message)
         if not self._is_write_scheduled:
             self.schedule_write()
@@ -428,7 +426,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send a message of a response stream, and return when the message has passed flow control."""
+        """Send a message of a response stream. Return when it has passed flow control."""
         self.calls.send_message(stream_id, message)
         self.schedule_write()
         if not self.calls.http2.is_drained(stream_id):
@@ -437,7 +435,7 @@ class Connection(asyncio.Protocol):
             await answering.passed
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
-        """Yield the messages of a request until the request ends or the call is cancelled."""
+        """Yield the request messages until the request ends or the call is cancelled."""
         answering, count = self._answering.get(stream_id), 0
         while answering is not None:
             while answering.inbox:
@@ -457,7 +455,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Process a call in a task, which is cancelled if the call is cancelled."""
+        """Process a call in a task. The task is cancelled with the call."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -479,7 +477,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short reason for a TLS failure, which is either the client's alert or the server's error."""
+    """Return a short reason for a TLS failure: the client's alert or the server's error."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -1,4 +1,4 @@
-"""Detection of the protocol of a connection from the first bytes.
+"""Protocol detection from the first bytes of a connection.
 
 | first bytes                          | protocol                               | source             |
 |--------------------------------------|----------------------------------------|--------------------|
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""The number of bytes that is sufficient to identify any protocol."""
+"""Number of bytes that identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """The protocols that the protocol port can distinguish."""
+    """Protocols that the port can tell apart."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"
@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def detect_protocol(first: bytes) -> Protocol | None:
-    """Return the protocol that is identified by the first bytes, or None if more bytes are needed."""
+    """Return the protocol that `first` belongs to, or None if more bytes are needed."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

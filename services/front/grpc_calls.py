@@ -1,4 +1,4 @@
-"""The server side of gRPC on a connection, which parses calls without using a socket or a clock.
+"""The server side of gRPC on one connection, without a socket or a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
@@ -6,24 +6,23 @@
                       StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
     reply, send_message, end   send a response; `http2.take_output()` returns the bytes to write
 
-For a unary call, `CallReceived` is not returned before the request is complete, so that services never
-process partial messages. Almost all calls consist of HEADERS and a single DATA frame that are received in one
-read. Such calls are parsed entirely by `_handle_request`, without creating an `IncomingRequest`.
+`CallReceived` is returned only when a unary request is complete, so services never see partial messages. Most
+calls arrive in one read, as HEADERS and a single DATA frame. `_handle_request` parses such calls without an
+`IncomingRequest`.
 
-In a request stream, each message is parsed only after `finish_message` has been called for the previous
-message. In this way, the amount of unparsed data is limited by the client's flow control window. Without this
-rule, one megabyte of compressed data could produce a million parsed messages.
+In a request stream, the next message is parsed only after `finish_message`. Unparsed data is thus limited by
+the client's flow control window. Without this rule, one megabyte of compressed data could become a million
+parsed messages.
 
-`GrpcCalls` refuses requests with a wrong content type or HTTP method by sending an HTTP status. It also
-refuses requests for an unknown method, requests with an unknown compression, and requests with a message that
-is too long or truncated. The text of each refusal explains the reason, because clients log only the status
-and its text.
+`GrpcCalls` refuses a wrong content type or HTTP method with an HTTP status. It refuses an unknown gRPC
+method, an unknown compression, and a message that is too long or truncated with a gRPC status. The text of
+each refusal gives the reason, because clients log only the status and its text.
 
-Limits: incomplete requests and unread messages may use up to `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
-connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). Calls that exceed a limit are refused.
-After `REQUEST_MS_MAX` milliseconds, `check_limits` also refuses requests that are received at a rate below
-`REQUEST_BYTES_PER_SECOND_MIN`. Decompressed bytes beyond the expected compression ratio, as in a
-decompression bomb, are charged to the connection's allowance in the same way as frames that make no progress.
+Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
+connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call above a limit is refused. After
+`REQUEST_MS_MAX`, `check_limits` also refuses requests slower than `REQUEST_BYTES_PER_SECOND_MIN`.
+Decompressed bytes beyond the expected ratio, as in a decompression bomb, use up allowance like frames without
+progress.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""The number of bytes that are charged for an incomplete request, and for each of its header fields."""
+"""Bytes charged for an incomplete request, and for each of its header fields."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A service method, with the target to be called and a flag that is true if requests are streams."""
+    """A service method, and whether its requests are streams."""
 
     target: Any
     takes_stream: bool
@@ -76,7 +75,7 @@ class Method(NamedTuple):
 
 
 class CallReceived(NamedTuple):
-    """An event indicating that a call with a single request message has been received."""
+    """A call with a single request message has arrived."""
 
     stream_id: int
     method: Method
@@ -85,7 +84,7 @@ class CallReceived(NamedTuple):
 
 
 class CallStarted(NamedTuple):
-    """An event indicating that a call with a request stream has been started."""
+    """A call with a request stream has started."""
 
     stream_id: int
     method: Method
@@ -93,9 +92,9 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """An event indicating that a message of a request stream has been received.
+    """A message of a request stream has arrived.
 
-    After processing the message, the caller must call `finish_message`.
+    The caller must call `finish_message` after processing it.
     """
 
     stream_id: int
@@ -103,15 +102,15 @@ class MessageReceived(NamedTuple):
 
 
 class HalfClosed(NamedTuple):
-    """An event indicating that the client has sent the last message of a request."""
+    """The client has sent the last message of a request."""
 
     stream_id: int
 
 
 class CallCancelled(NamedTuple):
-    """An event indicating that a call has been cancelled by the client or by a protocol violation.
+    """The client or a protocol violation has cancelled a call.
 
-    No response can be sent for the call.
+    No response can be sent.
     """
 
     stream_id: int
@@ -129,7 +128,7 @@ Event = (
 
 
 class RequestMemory:
-    """The total amount of memory used by incomplete requests on all connections, in bytes."""
+    """Memory used by incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -155,14 +154,14 @@ class IncomingRequest:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """The time in seconds at which the request or current message began, and the bytes received since.
+        """When the request or current message began, in seconds, and the bytes received since.
         """
         self.whole: bytes | None = None
-        """The message of a unary request."""
+        """Message of a unary request."""
         self.size_bytes = -1
-        """The size in bytes of the message that was returned but not finished yet, or -1."""
+        """Size in bytes of the message that is not finished yet, or -1."""
         self.unread_bytes = 0
-        """The number of received bytes that have not been returned to the client's window yet."""
+        """Number of received bytes not returned to the client's window yet."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -171,14 +170,14 @@ class IncomingRequest:
 
     @property
     def memory_bytes(self) -> int:
-        """The amount of memory that the request uses, in bytes."""
+        """Memory used by the request, in bytes."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.size_bytes)
 
 
 class GrpcCalls:
-    """The gRPC calls on a connection.
+    """The gRPC calls on one connection.
 
-    `method_of` returns the method with the given path, or None if the path is unknown.
+    `method_of` maps a path to a method, or to None if the path is unknown.
     """
 
     __slots__ = (
@@ -208,17 +207,17 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """The HTTP/2 events to be handled later, because the limit on decompressed bytes has been reached."""
+        """HTTP/2 events left for the next turn because too many bytes were decompressed."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, IncomingRequest] = {}
         self._begun: set[int] = set()
-        """The streams for which the header block of the response has been sent."""
+        """Streams whose response header block has been sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """The HTTP status and start time in seconds of each non-gRPC request, keyed by stream id.
+        """HTTP status and start time in seconds of each non-gRPC request, by stream id.
         """
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse received bytes, and return the resulting events."""
+        """Parse received bytes and return the events."""
         self._now = now
         found: list[Event] = []
         events, self._later, self._unpacked_bytes = self._later, [], 0
@@ -235,18 +234,18 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Whether `receive` must be called again later to process remaining bytes or events."""
+        """Whether `receive` must be called again for remaining bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Send blocked output after the transport has room again, and return the resulting events."""
+        """Send blocked output because the transport has room again. Return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._handle_event(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return the events that were caused by responses and by `check_limits`."""
+        """Return the events caused by responses and by `check_limits`."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._handle_event(event, found)
@@ -255,7 +254,7 @@ class GrpcCalls:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Refuse slow requests, and return the result of `Http2Connection.check_limits`.
 
-        The resulting events are returned by `events`.
+        Call `events` for the events.
         """
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
@@ -270,11 +269,11 @@ class GrpcCalls:
 
     @property
     def has_output(self) -> bool:
-        """Whether there are bytes to be written or events to be returned."""
+        """Whether there are bytes to write or events to return."""
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
-        """Release the memory of all requests after the connection has ended."""
+        """Release the memory of all requests of an ended connection."""
         for stream_id in list(self._incoming):
             self._remove_request(stream_id)
 
@@ -358,7 +357,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Add the next message of a request stream to `found`, unless the previous message is unfinished."""
+        """Append the next message of a request stream, unless the last one is unfinished."""
         if incoming.size_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -375,7 +374,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _emit_call(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Add a call to `found` if the request is complete, or raise `Refused` if the request is illegal."""
+        """Append the call if its request is complete. Raise `Refused` if the request is invalid."""
         self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -390,12 +389,12 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _reopen_window(self, stream_id: int, incoming: IncomingRequest, left_bytes: int) -> None:
-        """Return all but `left_bytes` of the unread bytes to the client's flow control window."""
+        """Return all but `left_bytes` of the unread bytes to the client's window."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
     def _is_too_slow(self, incoming: IncomingRequest) -> bool:
-        """Return whether a request, or a message of a request stream, is being received too slowly."""
+        """Return whether a request or a message of a stream arrives too slowly."""
         if incoming.head is None and (incoming.size_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -410,7 +409,7 @@ class GrpcCalls:
             found.append(CallCancelled(stream_id))
 
     def _remove_request(self, stream_id: int) -> None:
-        """Remove a request, and release its memory."""
+        """Remove a request and release its memory."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
             self._add_memory(-incoming.held_bytes)
@@ -434,7 +433,7 @@ class GrpcCalls:
         self.http2.end_response(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Reply to a request that does not use gRPC with an HTTP status and a text."""
+        """Answer a non-gRPC request with an HTTP status and a text."""
         self.http2.begin_response(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.end_response(stream_id)
@@ -442,7 +441,7 @@ class GrpcCalls:
     # The methods below send responses.
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Reply to a call with a single message and the status OK."""
+        """Reply to a unary call with a message and the status OK."""
         self.http2.send_response(stream_id, DEFAULT_HEADERS, frame_message(message), OK_TRAILERS)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
@@ -452,14 +451,14 @@ class GrpcCalls:
         self.http2.send_data(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Send the header block of a response, optionally with additional header fields."""
+        """Send the header block of a response, with optional extra fields."""
         self._begun.add(stream_id)
         self.http2.begin_response(
             stream_id, DEFAULT_HEADERS if not fields else encode_head(200, GRPC, dict(fields))
         )
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End a response with a status, a text, and the additional trailers in `more`."""
+        """End a response with a status, a text, and the encoded trailers in `more`."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -468,7 +467,7 @@ class GrpcCalls:
             self.http2.end_response(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
-        """Finish a message, enlarge the client's flow control window, and return the resulting events."""
+        """Finish a message and enlarge the client's window. Return the events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.size_bytes >= 0:
@@ -478,7 +477,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Reset a call that cannot be answered because of an error in the service."""
+        """Reset a call that cannot be answered because of a service error."""
         self._begun.discard(stream_id)
         self._remove_request(stream_id)
         self.http2.reset_stream(stream_id, Code.INTERNAL_ERROR)

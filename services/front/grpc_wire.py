@@ -1,6 +1,6 @@
-"""The wire format of gRPC over HTTP/2, which consists of header blocks and messages in DATA frames.
+"""Wire format of gRPC over HTTP/2: header blocks, and messages in DATA frames.
 
-A message in DATA has the following layout (see PROTOCOL-HTTP2.md in grpc/grpc):
+Layout of a message in DATA (PROTOCOL-HTTP2.md in grpc/grpc):
 
 | bytes | content                                                  |
 |-------|----------------------------------------------------------|
@@ -8,9 +8,9 @@ A message in DATA has the following layout (see PROTOCOL-HTTP2.md in grpc/grpc):
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-A response consists of HEADERS, messages, and final HEADERS that contain `grpc-status`. A refusal is a single
-HEADERS frame that contains the fields of both HEADERS frames. Header blocks contain only literals without
-indexing (RFC 7541, 6.2.2), which can be decoded regardless of the client's table.
+A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal has the fields of
+both in a single HEADERS frame. Header blocks contain only literals without indexing (RFC 7541, 6.2.2), so
+they do not depend on the client's table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEVEN_BITS: Final = 127
 
 
 class Status(IntEnum):
-    """The status codes of gRPC."""
+    """gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def encode_string(value: bytes) -> bytes:
-    """Encode a string without Huffman coding, with a length prefix (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string with a length prefix, without Huffman coding (RFC 7541, 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
         return bytes((length,)) + value
@@ -75,7 +75,7 @@ def encode_field(name: str, value: str) -> bytes:
 
 
 def encode_head(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
-    """Return the header block with which a response begins."""
+    """Return the first header block of a response."""
     begun = _STATUS_200 if status == 200 else _STATUS + encode_string(str(status).encode())
     others = b"".join(encode_field(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + encode_string(content_type.encode()) + others
@@ -83,15 +83,15 @@ def encode_head(status: int, content_type: str, fields: dict[str, str] | None = 
 
 @lru_cache(maxsize=1024)
 def encode_trailers(status: Status, text: str = "") -> bytes:
-    """Return the header block with which a response ends."""
+    """Return the last header block of a response."""
     said = encode_field("grpc-message", percent_encode(text)) if text else b""
     return encode_field("grpc-status", str(int(status))) + said
 
 
 def percent_encode(text: str) -> str:
-    """Return a text in the `grpc-message` format, which is percent-encoded UTF-8.
+    """Encode a text for `grpc-message`, as percent-encoded UTF-8.
 
-    The percent sign and all characters other than printable ASCII characters are encoded.
+    Only the percent sign and characters outside printable ASCII are escaped.
     """
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -102,12 +102,12 @@ OK_TRAILERS: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
-    """Return the header block of a refused call."""
+    """Return the only header block of a refused call."""
     return DEFAULT_HEADERS + encode_trailers(status, text)
 
 
 def parse_timeout(timeout: str) -> float:
-    """Convert a `grpc-timeout` to seconds, or raise `Refused` if the timeout is invalid."""
+    """Convert a `grpc-timeout` to seconds. Raise `Refused` if it is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -115,17 +115,16 @@ def parse_timeout(timeout: str) -> float:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return an uncompressed message with its 5-byte prefix."""
+    """Return a message with its 5-byte prefix, uncompressed."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Messages:
-    """The messages of a request, which are assembled from pieces of the body and returned one at a time.
+    """Splits a request body into messages.
 
-    Pieces are concatenated when they arrive, because small separate objects would use many times more memory.
-    Messages compressed with gzip are decompressed piece by piece, because a limit on the output size does not
-    limit the decompression time. For example, it takes 0.8 s to decompress 32 MiB of nearly empty blocks with
-    separate code tables.
+    Pieces are joined on arrival, because many small objects would use far more memory. Gzip messages are
+    decompressed piece by piece, because a limit on the output does not limit the time. For example, 32 MiB of
+    nearly empty blocks with separate code tables take 0.8 s.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -136,11 +135,11 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """The number of decompressed bytes, and the number of bytes beyond `UNPACKED_RATIO_MAX`."""
+        """Number of decompressed bytes, and of those beyond `UNPACKED_RATIO_MAX`."""
 
     @property
     def held_bytes(self) -> int:
-        """The size in bytes of messages that have been received or decompressed but not yet returned."""
+        """Bytes received or decompressed but not returned yet."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -149,7 +148,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raise `Refused` if the message is invalid."""
+        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -177,14 +176,14 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """Handle the end of the request, or raise `Refused` if the last message is incomplete."""
+        """Handle the end of the request. Raise `Refused` if the last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
     def _unpack(self, unpacking: GzipMessage) -> bytes | None:
-        """Decompress the received bytes, and return the message, or None if the message is incomplete."""
+        """Decompress the received bytes. Return the message, or None if it is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -200,7 +199,7 @@ class Messages:
 
 
 class GzipMessage:
-    """A gzip-compressed message, of which `left_bytes` bytes have not been received yet."""
+    """A gzip message. `left_bytes` bytes are still missing."""
 
     __slots__ = ("_expected_bytes", "_gzip", "_limit_bytes", "left_bytes", "plain")
 
@@ -214,11 +213,11 @@ class GzipMessage:
 
     @property
     def excess_bytes(self) -> int:
-        """The number of decompressed bytes beyond the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """Number of decompressed bytes beyond `UNPACKED_RATIO_MAX`."""
         return max(0, len(self.plain) - self._expected_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Decompress the next bytes, or raise `Refused` if they are invalid or the message is too long."""
+        """Decompress the next bytes. Raise `Refused` if they are invalid or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._limit_bytes + 1 - len(self.plain))
@@ -234,12 +233,12 @@ class GzipMessage:
             raise size_error(len(self.plain), self._limit_bytes)
 
     def end(self) -> bytes:
-        """Return the message, or raise `Refused` if the message is truncated."""
+        """Return the message. Raise `Refused` if it is truncated."""
         if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return bytes(self.plain)
 
 
 def size_error(size: int, most: int) -> Refused:
-    """Return the error for a message that exceeds the size limit."""
+    """Return the error for a message above the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

@@ -1,7 +1,7 @@
-"""An HPACK decoder (RFC 7541) for servers that set the size of the dynamic table to 0.
+"""HPACK decoder (RFC 7541) for a server that sets the dynamic table size to 0.
 
-A header block is a sequence of fields. If the size of the dynamic table is 0, the meaning of a field does not
-depend on preceding fields, and decoded fields can be looked up by their encoded bytes:
+A header block is a sequence of fields. Without a dynamic table, no field depends on preceding fields. Decoded
+fields can then be looked up by their encoded bytes:
 
 | first bits | field                                        | decoding                                   |
 |------------|----------------------------------------------|--------------------------------------------|
@@ -10,36 +10,31 @@ depend on preceding fields, and decoded fields can be looked up by their encoded
 | 001        | the new size of the dynamic table            | only before the first field of a block     |
 | 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
-A name or value consists of a length and a sequence of bytes. The length has seven bits, which are followed by
-further bytes if all seven bits are set. The bit that precedes the length indicates whether the bytes are
-Huffman-coded.
+A name or value is a length followed by bytes. The length has seven bits, and further bytes follow if all
+seven are set. The bit before the length says whether the bytes are Huffman-coded.
 
-Most of the header fields that a client sends are the same in every call. The fields in `PER_CALL` have
-different values in each call and are not cached. A decoder caches the shapes of the most recent blocks on its
-connection. A shape consists of sequences of bytes that are the same in each block. The values of the variable
-fields are located between these sequences. Decoding a block with a known shape requires one comparison per
-sequence and one step per variable value, regardless of the total number of fields. It takes 2.6 to 6.3 us to
-decode a block from an official client (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes
-6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300
-bytes longer.
+A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change, and they are
+not cached. A decoder caches the shapes of recent blocks of its connection. A shape holds the byte runs that
+stay the same, and the changing values lie between the runs. A block with a known shape needs one comparison
+per run and one step per changing value, whatever its number of fields. Decoding a block from an official
+client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6 to 18 us,
+and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300 bytes longer.
 
-A client may use a dynamic table until it has acknowledged a table size of 0. Before the acknowledgement, the
-blocks of a client that uses a dynamic table are decoded by the package `hpack`. The server sets the table
-size to 0 at the first call from a gRPC client. Other clients, such as HTTP/2 conformance tests, may continue
-to use their tables.
+A client may use a dynamic table until it acknowledges the table size 0. Until then, the package `hpack`
+decodes the blocks of clients that do use one. The server sets the table size to 0 at the first gRPC call.
+Other clients, such as HTTP/2 conformance tests, may keep their tables.
 
-After the acknowledgement, the size of the dynamic table is considered to be 0, even if the client's next
-block does not contain the size update that is required by RFC 7541 (4.2). For example, nginx never sends the
-size update, and adds entries to the table without ever referencing them. Adding an entry that is larger than
-the table clears the table and is not an error (RFC 7541, 4.4). Therefore, blocks from nginx can be decoded
-like any other blocks. If a block references an entry of the dynamic table, the connection is closed.
+After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
+that RFC 7541 (4.2) requires. For example, nginx never sends the size update, and adds entries that it never
+references. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx can be
+decoded normally. If a block references the dynamic table, the connection is closed.
 
-Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes of
-overhead per field. Requests with larger blocks are refused. If no dynamic table is used, the remaining bytes
-of such a block are not decoded. If a dynamic table is used, the entire block is decoded, and the connection
-is closed if the block is more than four times the maximum size. The decoders cache up to `KEPT_FIELDS_MAX`
-fields for all connections together and up to `SHAPES_MAX` shapes per connection. The cost of decoding the
-last block is available as `work`, in units of 10 us, and the size of its fields as `size_bytes`.
+Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, with 32 bytes of
+overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops at the
+limit. With a dynamic table, the entire block is decoded, and the connection is closed if the block exceeds
+the limit four times. The decoders cache `KEPT_FIELDS_MAX` fields for all connections and `SHAPES_MAX` shapes
+per connection. `work` is the cost of the last block in units of 10 us, and `size_bytes` is the size of its
+fields.
 """
 
 from __future__ import annotations
@@ -67,20 +62,20 @@ PER_CALL: Final = frozenset(
         "grpc-tags-bin",
     )
 )
-"""The names of fields whose values may be different in each call."""
+"""Names of the fields whose values differ from call to call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""The size of a block with a dynamic table above which the connection is closed."""
+"""Maximum size of a block with a dynamic table. Larger blocks close the connection."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""The maximum number of fields in a block that are examined for the use of the dynamic table."""
+"""Maximum number of fields to search for uses of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
-"""The overhead in bytes that is added to the size of each field (RFC 9113, 6.5.2)."""
+"""Overhead per field in bytes (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
 
 METHOD, SCHEME, PATH, AUTHORITY, REGULAR, MALFORMED = 1, 2, 4, 8, 16, 32
-"""The kinds of fields, of which the first three are required in a request.
+"""Kinds of fields. A request needs the first three.
 
 Pseudo-header fields must precede regular fields.
 """
@@ -89,12 +84,12 @@ _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
     ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""The connection-specific fields of HTTP/1, which are not allowed in a request (RFC 9113, 8.2.2)."""
+"""Connection-specific fields of HTTP/1, forbidden in a request (RFC 9113, 8.2.2)."""
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""The maximum number of table sizes in a block, which are the smallest and the final size (RFC 7541, 4.2)."""
+"""Maximum number of table sizes in a block: the smallest and the final one (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
@@ -128,23 +123,23 @@ class Field(NamedTuple):
 
 
 class Head:
-    """The header fields of a request. Fields in `PER_CALL` are decoded only when they are accessed.
+    """Header fields of a request. Fields in `PER_CALL` are decoded on access.
 
-    If a field occurs more than once, its values are joined with commas (RFC 9110, 5.2).
+    The values of a repeated field are joined with commas (RFC 9110, 5.2).
     """
 
     __slots__ = ("_per_call", "fields")
 
     def __init__(self, fields: dict[str, str], per_call: dict[str, bytes]) -> None:
         self.fields = fields
-        """The fields that are not in `PER_CALL`.
+        """Fields that are not in `PER_CALL`.
 
-        The dictionary is shared between calls and must not be modified.
+        Calls share this dictionary, so it must not be modified.
         """
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """Return the value of a field, or an empty string if the request does not contain the field.
+        """Return the value of a field, or an empty string if it is missing.
 
         Raise `CompressionError` if the value cannot be decoded.
         """
@@ -152,18 +147,18 @@ class Head:
         return self.fields.get(name, "") if raw is None else decode_string(raw)
 
     def has(self, name: str) -> bool:
-        """Return whether the request contains a field."""
+        """Return whether the request has this field."""
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
-        """Return all fields, or raise `CompressionError` if a value cannot be decoded."""
+        """Return all fields. Raise `CompressionError` if a value cannot be decoded."""
         return self.fields | {name: decode_string(raw) for name, raw in self._per_call.items()}
 
 
 class Shape(NamedTuple):
-    """The parts that similar header blocks have in common.
+    """The parts that similar header blocks share.
 
-    `names` contains the names of the fields whose values are located between the byte sequences in `runs`.
+    The values of the fields in `names` lie between the byte runs.
     """
 
     runs: tuple[bytes, ...]
@@ -172,9 +167,9 @@ class Shape(NamedTuple):
 
 
 class FieldDecoder:
-    """A decoder for the header blocks of a connection.
+    """Decodes the header blocks of one connection.
 
-    `kept` is a cache of fields that is shared by all connections.
+    `kept` is a cache of fields for all connections.
     """
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "size_bytes", "work")
@@ -182,22 +177,21 @@ class FieldDecoder:
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """The cost of the last block in units of 10 us, or 0 if the shape of the block was known."""
+        """Cost of the last block in units of 10 us, or 0 if its shape was known."""
         self.size_bytes = 0
-        """The length of the last block.
+        """Length of the last block in bytes.
 
-        If the shape of the block was unknown, this is the size of its fields, including 32 bytes of overhead
-        per field.
+        If the shape was unknown, the size of its fields with 32 bytes of overhead each.
         """
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
-        """The `hpack` decoder, or None if the client does not use a dynamic table."""
+        """The `hpack` decoder, or None if the client uses no dynamic table."""
         self._is_acknowledged = False
         self._table_bytes = TABLE_BYTES_DEFAULT
-        """The last dynamic table size that was set by the client."""
+        """Dynamic table size that the client set last."""
 
     def disable_table(self) -> None:
-        """Handle the acknowledgement of the table size 0 by the client."""
+        """Handle the client's acknowledgement of the table size 0."""
         self._is_acknowledged = True
 
     @property
@@ -208,7 +202,7 @@ class FieldDecoder:
     def decode(self, block: bytes) -> Head:
         """Decode a complete block.
 
-        Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is invalid.
+        Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is not valid.
         """
         self.work, self.size_bytes = 0, len(block)
         if self._full is not None:
@@ -219,9 +213,9 @@ class FieldDecoder:
         return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block contains valid trailers of a request, or raise `CompressionError`.
+        """Return whether a block is valid as trailers. Raise `CompressionError` if it cannot be decoded.
 
-        If the block uses the client's dynamic table, the table is also updated.
+        Decoding also updates the client's dynamic table, if there is one.
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
@@ -245,9 +239,9 @@ class FieldDecoder:
         return head
 
     def _read_table_sizes(self, block: bytes) -> int:
-        """Apply the table sizes at the beginning of a block, and return the position of the first field.
+        """Apply the table sizes at the start of a block. Return the position of the first field.
 
-        Raise `CompressionError` if a table size, or the number of table sizes, is not allowed.
+        Raise `CompressionError` if a size or the number of sizes is not allowed.
         """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
@@ -306,9 +300,9 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at the position `at`, the start position of its value, and its end position.
+        """Return the field at `at`, the position of its value, and its end.
 
-        The start position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
+        The value position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
         cannot be decoded.
         """
         first = block[at]
@@ -336,7 +330,7 @@ class FieldDecoder:
 
 
 def _match_shape(block: bytes, shape: Shape) -> Head | None:
-    """Return the fields of a block with a known shape, or None if the block has a different shape."""
+    """Return the fields of a block with this shape, or None if the shape differs."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
     for name in names:
@@ -370,7 +364,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return the fields as a dictionary, or raise `MalformedRequestError` if a request field is invalid."""
+    """Return the fields as a dictionary. Raise `MalformedRequestError` if they are not valid."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -383,9 +377,9 @@ def _check_fields(fields: list[Field]) -> dict[str, str]:
 
 
 def _uses_dynamic_table(block: bytes, at: int) -> bool:
-    """Return whether any field of a block is added to the client's table or references the table.
+    """Return whether a field is added to the client's table or references it.
 
-    Raise `CompressionError` if the block has too many fields or if a field is truncated.
+    Raise `CompressionError` if there are too many fields or a field is truncated.
     """
     count = 0
     while at < len(block):
@@ -411,10 +405,10 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 
 
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end position (RFC 7541, 5.1), or raise `CompressionError` if it is invalid.
+    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is invalid.
 
-    The value is stored in the low bits of the first byte, which are selected by `mask`, and also in the
-    following bytes if all of these bits are set.
+    `mask` selects the low bits of the first byte. If all of them are set, the value continues in the next
+    bytes.
     """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")
@@ -441,7 +435,7 @@ def _find_string_end(block: bytes, at: int) -> int:
 
 
 def decode_string(raw: bytes) -> str:
-    """Decode a length-prefixed string, or raise `CompressionError` if the string is invalid."""
+    """Decode a length-prefixed string. Raise `CompressionError` if it is invalid."""
     _, at = decode_integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _decode_latin1(raw[at:])

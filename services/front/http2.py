@@ -1,10 +1,9 @@
-"""The server side of an HTTP/2 connection (RFC 9113), which parses bytes without using a socket or a clock.
+"""The server side of an HTTP/2 connection (RFC 9113), without a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
     send_response, begin_response ...       the responses; `take_output()` returns the bytes to write
 
-A stream consists of a request and the response to it. The handling of a frame depends on the state of its
-stream:
+A stream carries one request and its response. The state of a stream decides what happens to a frame:
 
 | state              | HEADERS         | DATA          | end of request     | RST_STREAM | server end |
 |--------------------|-----------------|---------------|--------------------|------------|------------|
@@ -14,39 +13,33 @@ stream:
 | closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
-(1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA.
-(2) Frames that arrive after a reset may have been in transit. Frames are ignored only on the
-last `RESET_KEPT` streams that were reset by the server.
+(1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA. (2) Frames may have
+been in transit during a reset. The server ignores them only on the last `RESET_KEPT` streams that it has
+reset.
 
-The amount of DATA that each side can send is limited by flow control windows for each stream and for the
-connection.
-- Received DATA, including padding, is counted when it arrives, and the windows are enlarged by
-  `acknowledge_data`. DATA for closed streams also enlarges the connection window, because the client has
-  counted this DATA.
-- DATA to be sent is queued for its stream until both windows permit it and the transport has room
-  (`is_full`). Streams are served in turn, and a stream that is blocked by its own window does not block other
-  streams.
-- `is_drained` returns True if all DATA sent on a stream has passed flow control.
+Flow control windows limit DATA in both directions, per stream and per connection.
+- Received DATA counts on arrival, with its padding. `acknowledge_data` enlarges the windows again. DATA for
+  closed streams enlarges the connection window too, because the client has counted it.
+- Outgoing DATA waits in its stream until both windows permit it and the transport has room (`is_full`).
+  Streams take turns. A stream blocked by its own window does not block others.
+- `is_drained` returns whether all DATA of a stream has passed flow control.
 
-`ConnectionLimits` contains limits on the number of concurrent streams, the size of a header block, the total
-size of the header blocks of all streams, and the size of DATA queued for sending. Each frame that makes no
-progress uses one unit of the connection's allowance, and each header block that exceeds the limit uses
-several units. The frames that make no progress are PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
-CONTINUATION, DATA with only a few bytes, and frames of unknown types. The allowance is refilled over time and
-by responses, and a connection without any allowance left is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
-that follows another ping within `ping_seconds` is a strike, and the connection is closed with
-`too_many_pings` at the third strike. Strikes are reset when the server sends HEADERS or DATA, because clients
-use pings to measure the round-trip time while they receive data.
+`ConnectionLimits` limits the concurrent streams, the size of one header block and of all header blocks, and
+the DATA queued for sending. A frame without progress uses one unit of the connection's allowance, and an
+oversized header block uses many. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM, GOAWAY,
+WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of unknown types. Time and responses
+refill the allowance. A connection without allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
+within `ping_seconds` of another ping is a strike, and the third strike closes the connection with
+`too_many_pings`. Sending HEADERS or DATA resets the strikes, because clients measure the round-trip time with
+pings while they receive data.
 
-To ensure fairness between connections, each call of `receive` parses frames with a total cost of at most
-`work_per_turn`. As long as `has_unread` is true, the transport must not be read, and `receive` must be called
-again in a later iteration of the event loop.
+To be fair to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
+true, do not read from the transport. Call `receive` again in a later iteration of the event loop.
 
-Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
-for too long, or if output remains unread for too long (`ConnectionLimits`).
+Time limits: `check_limits` closes a connection if a frame, a header block, or the preface stays incomplete
+for too long. It does the same if output stays unread for too long (`ConnectionLimits`).
 
-Cost: a request with HEADERS and a single DATA frame takes 8 us, including the response and the processing in
-`grpc_calls`.
+Cost: a request with HEADERS and a single DATA frame takes 8 us, including its response and `grpc_calls`.
 """
 
 from __future__ import annotations
@@ -98,13 +91,13 @@ Bytes = bytes | memoryview
 RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
-"""The possible states of a stream. A closed stream is removed and has no state."""
+"""States of an open stream. A closed stream is removed and has no state."""
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
-"""The number of oversized header blocks that use up the entire allowance.
+"""Number of oversized header blocks that use up the entire allowance.
 
-Decoding an oversized header block takes several milliseconds.
+One such block takes several milliseconds to decode.
 """
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
@@ -112,18 +105,18 @@ _REACHED_PING: Final = b"tidehere"
 
 
 class ConnectionLimits(NamedTuple):
-    """The limits that apply to a connection."""
+    """Limits of a connection."""
 
     streams: int = limits.CONNECTION_STREAMS_MAX
     stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
     connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
     header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
-    """The maximum total size of the header blocks of all open streams, in bytes."""
+    """Maximum size of the header blocks of all open streams together, in bytes."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
-    """The maximum size of the DATA that has not passed flow control, in bytes."""
+    """Maximum size of the DATA that has not passed flow control, in bytes."""
     written_bytes: int = 64 * 1024
-    """The maximum size of the DATA in a single write, in bytes."""
+    """Maximum size of the DATA in a single write, in bytes."""
     idle_frames: int = limits.IDLE_FRAMES_MAX
     idle_frames_per_second: float = limits.IDLE_FRAMES_PER_SECOND
     ping_seconds: float = limits.PING_INTERVAL_MS_MIN / 1000
@@ -133,9 +126,9 @@ class ConnectionLimits(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """An event indicating that the header block of a request has been received.
+    """The header block of a request has arrived.
 
-    If `is_whole` is true, `body` contains the entire body of the request.
+    If `is_whole` is true, `body` contains the entire body.
     """
 
     stream_id: int
@@ -145,16 +138,15 @@ class RequestReceived(NamedTuple):
 
 
 class HeadersTooLong(NamedTuple):
-    """An event indicating that a request exceeds the limits on header fields and must be refused."""
+    """A request has too many header fields or bytes. The caller must refuse it."""
 
     stream_id: int
 
 
 class DataReceived(NamedTuple):
-    """An event indicating that a part of a request body has been received.
+    """A part of a request body has arrived. `is_end` marks the last part.
 
-    The caller must acknowledge the part by calling `acknowledge_data`. `is_end` is true for the last
-    part of the body.
+    The caller must pass the size to `acknowledge_data`.
     """
 
     stream_id: int
@@ -163,22 +155,22 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """An event indicating that a stream has been reset, either by the client or by a protocol violation."""
+    """The client or a protocol violation has reset a stream."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """An event indicating that all queued DATA of a stream has passed flow control."""
+    """All queued DATA of a stream has passed flow control."""
 
     stream_id: int
 
 
 class ConnectionEnded(NamedTuple):
-    """An event indicating that the connection must be closed after the remaining output is written.
+    """The connection must be closed after the remaining output.
 
-    `why` is the reason, or an empty string if the connection ended normally.
+    `why` is the reason, or an empty string after a normal end.
     """
 
     code: Code
@@ -219,20 +211,20 @@ class Stream:
         self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
-        """The content-length of the request, or -1 if the request has no content-length."""
+        """Content-length of the request, or -1 if there is none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """The numbers of body bytes received, not acknowledged yet, and not returned to the window yet."""
+        """Body bytes received, not acknowledged yet, and not returned to the window yet."""
         self.waiting: deque[Bytes] | None = None
-        """The queued DATA that has not passed flow control."""
+        """Queued DATA that has not passed flow control."""
         self.waiting_bytes = 0
         self.trailers = b""
-        """The header block that follows the DATA and ends the response."""
+        """Last header block of the response."""
         self.is_ended = False
-        """Whether the response is complete, even if some parts of it have not been sent yet."""
+        """Whether the response is complete, although parts of it may not be sent yet."""
 
 
 class Http2Connection:
-    """The protocol state of an HTTP/2 connection, which begins with the preface."""
+    """Protocol state of an HTTP/2 connection. The connection begins with the preface."""
 
     __slots__ = (
         "_allowance",
@@ -285,22 +277,22 @@ class Http2Connection:
         self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
         self._headers_bytes = 0
-        """The total size of the header blocks of all open streams."""
+        """Size of the header blocks of all open streams together, in bytes."""
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
-        """The stream ids that were skipped by the client and must not be used afterwards."""
+        """Stream ids that the client has skipped. It must not use them any more."""
         self._rest = b""
         self.has_unread = False
-        """Whether there are frames that must be parsed in a later iteration of the event loop."""
+        """Whether frames remain for a later iteration of the event loop."""
         self._work = 0
-        """The amount of work that may still be done by the current call of `receive`."""
+        """Units of work left for this call of `receive`."""
         self._has_preface, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
-        """An incomplete header block, as (stream id, flags of the HEADERS frame, received bytes), or None."""
+        """Incomplete header block as (stream id, HEADERS flags, received bytes), or None."""
         self._partial_at: float | None = now
-        """The time since which a frame, a header block, or the preface has been incomplete, or None."""
+        """When the incomplete frame, header block, or preface began to arrive, or None."""
         self._out: list[Bytes] = [
             encode_settings(
                 {
@@ -316,36 +308,36 @@ class Http2Connection:
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
-        """The initial receive window for new streams that has been acknowledged by the client."""
+        """Initial receive window of new streams, as acknowledged by the client."""
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
-        """The functions to be called for the next acknowledgements of SETTINGS, in order."""
+        """Functions to call for the next SETTINGS acknowledgements, in order."""
         self._ready: dict[int, None] = {}
-        """The streams with DATA that is blocked by the connection window or the transport, in send order."""
+        """Streams blocked by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
         self._sent_bytes, self._last_progress = 0, (0, now)
-        """The number of DATA bytes sent, and the pair (number, time) that `check_limits` last recorded."""
+        """DATA bytes sent, and the last (DATA bytes, time) recorded by `check_limits`."""
         self.is_full = False
         """Whether the transport has no room for more DATA."""
         self._unsent_ends: dict[int, None] = {}
-        """The streams on which only the end of the response is blocked by the transport."""
+        """Streams where the transport blocks only the end of the response."""
         self._room_bytes = bounds.written_bytes
-        """The number of DATA bytes that may still be added to the next output."""
+        """Number of DATA bytes that the next output may still take."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._last_received_at, self._ping_sent_at = now, 0.0
         self.reached_at = 0.0
-        """The time at which the client last acknowledged a `send_ping`, or 0 if it has never done so."""
+        """When the client last acknowledged a `send_ping`, or 0 if never."""
         self._closing_from: int | None = None
-        """The id of the last stream that is served during shutdown, or None."""
+        """Id of the last stream to serve during shutdown, or None."""
         self._is_draining = self.is_closed = False
         self._events: list[Event] = []
 
     # The methods below handle received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse received bytes until the limit `work_per_turn` is reached, and return the resulting events.
+        """Parse received bytes until `work_per_turn` is used up. Return the events.
 
-        `now` is the current time of a monotonic clock in seconds.
+        `now` is the time of a monotonic clock in seconds.
         """
         if self.is_closed:
             return []
@@ -414,7 +406,7 @@ class Http2Connection:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with one HEADERS frame, including its body if the body is in one DATA frame."""
+        """Handle a request with one HEADERS frame, and its body if that is one DATA frame."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = FRAME_HEADER.unpack_from(data, at)
             length = high << 8 | low
@@ -463,7 +455,7 @@ class Http2Connection:
             self._handle_header_block(stream_id, first_flags, bytes(block), b"")
 
     def _handle_header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """Handle a complete header block, which begins a new request or ends an open one."""
+        """Handle a complete header block. It begins a request or ends an open one."""
         if stream_id <= self._last_id:
             self._handle_trailers(stream_id, flags, block)
             return
@@ -505,7 +497,7 @@ class Http2Connection:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid, and reset the stream if it is not."""
+        """Return whether the content-length of a request is valid. Reset the stream if not."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -518,7 +510,7 @@ class Http2Connection:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle a header block for an existing stream, which contains the trailers of the request."""
+        """Handle a header block on an existing stream, which holds the trailers of its request."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -588,7 +580,7 @@ class Http2Connection:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by the number of bytes that were consumed or discarded."""
+        """Enlarge the connection's receive window by bytes that were consumed or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -669,7 +661,7 @@ class Http2Connection:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
-        """Change the send windows of all streams. This method is called only once per SETTINGS frame."""
+        """Change the send windows of all streams. Call this only once per SETTINGS frame."""
         by_bytes, self._stream_send_window = window - self._stream_send_window, window
         if by_bytes:
             self._work -= len(self._streams) // 2
@@ -705,9 +697,9 @@ class Http2Connection:
             self._end_if_idle()
 
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Handle a GOAWAY frame from the client.
+        """Handle a GOAWAY frame.
 
-        The client does not open any more streams, and the open streams continue.
+        The client opens no more streams. The open streams continue.
         """
         self._spend_allowance(1)
         if stream_id:
@@ -753,7 +745,7 @@ class Http2Connection:
     # The methods below send frames, check limits, and return the state of the connection.
 
     def send_response(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a complete response, consisting of a header block, DATA, and trailers."""
+        """Send a complete response: a header block, DATA, and trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -790,7 +782,7 @@ class Http2Connection:
             self._strikes = 0
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send a part of the body of a response as DATA."""
+        """Send a part of a response body."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -810,7 +802,7 @@ class Http2Connection:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def end_response(self, stream_id: int, trailers: bytes = b"") -> None:
-        """End a response with trailers, or with an empty DATA frame if there are no trailers."""
+        """End a response with trailers, or with an empty DATA frame if there are none."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -825,13 +817,13 @@ class Http2Connection:
             self._end_answer(stream_id, stream)
 
     def reset_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream, and ignore frames for the stream that are still in transit."""
+        """Reset a stream. Frames still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Enlarge the windows by the number of body bytes consumed, unless the stream is closed."""
+        """Return `size` consumed body bytes to the windows. Do nothing if the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -839,12 +831,12 @@ class Http2Connection:
             self._consume_data(stream_id, stream, size)
 
     def is_drained(self, stream_id: int) -> bool:
-        """Return whether all DATA sent on a stream has passed flow control."""
+        """Return whether all DATA of a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
 
     def disable_table(self) -> None:
-        """Set the header table size to 0, so that the client does not use an HPACK dynamic table.
+        """Set the header table size to 0, so that the client uses no dynamic table.
 
         Only the first call has an effect.
         """
@@ -854,9 +846,9 @@ class Http2Connection:
             self._out.append(encode_settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def shut_down(self) -> None:
-        """Begin the shutdown by sending a GOAWAY frame.
+        """Begin the shutdown with a GOAWAY frame.
 
-        Streams that the client opens before it receives the GOAWAY frame are still served.
+        Streams that the client opens before it reads this frame are still served.
         """
         if not self._is_draining and not self.is_closed:
             self._is_draining = True
@@ -865,7 +857,7 @@ class Http2Connection:
             )
 
     def resume(self) -> list[Event]:
-        """Send blocked output after the transport has room again, and return the resulting events."""
+        """Send blocked output because the transport has room again. Return the events."""
         self.is_full = False
         ends, self._unsent_ends = self._unsent_ends, {}
         for stream_id in ends:
@@ -875,12 +867,12 @@ class Http2Connection:
         return self.events()
 
     def events(self) -> list[Event]:
-        """Return and clear the events since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def take_output(self) -> bytes:
-        """Return and clear the bytes to be written."""
+        """Return the bytes to write, and clear them."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -888,7 +880,7 @@ class Http2Connection:
         return b"".join(out)
 
     def charge_frames(self, count: float) -> None:
-        """Reduce the allowance as if `count` frames without progress had been received."""
+        """Charge the allowance for `count` frames without progress."""
         if not self.is_closed:
             try:
                 self._spend_allowance(count)
@@ -896,15 +888,15 @@ class Http2Connection:
                 self.end_with_reason(broken.code, str(broken))
 
     def send_ping(self) -> None:
-        """Send a ping to the client, whose acknowledgement updates `reached_at`."""
+        """Ping the client. Its acknowledgement updates `reached_at`."""
         if not self.is_closed:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Check the time limits, and send a ping if the client has been idle for `ping_seconds` seconds.
+        """Check the time limits, and ping a client that has been idle for `ping_seconds`.
 
-        End the connection if a limit of `ConnectionLimits` is exceeded. Return False if the client has not
-        acknowledged a ping within `pong_seconds`.
+        End the connection if it exceeds a time limit. Return False if the client has not answered a ping
+        within `pong_seconds`.
         """
         if self.is_closed:
             return True
@@ -931,22 +923,22 @@ class Http2Connection:
 
     @property
     def stream_count(self) -> int:
-        """The number of open streams."""
+        """Number of open streams."""
         return len(self._streams)
 
     @property
     def is_throttled(self) -> bool:
-        """Whether a part of the allowance has been used, so that reads may be delayed."""
+        """Whether reads may be delayed because part of the allowance is used up."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_output(self) -> bool:
-        """Whether there are bytes to be written or events to be returned."""
+        """Whether there are bytes to write or events to return."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of DATA bytes that are blocked by flow control or by the transport."""
+        """Number of DATA bytes blocked by flow control or the transport."""
         return self._waiting_bytes
 
     @property
@@ -960,7 +952,7 @@ class Http2Connection:
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send queued DATA, one frame per stream in turn."""
+        """Send queued DATA. Each stream sends one frame in turn."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
@@ -984,7 +976,7 @@ class Http2Connection:
     def _send_within_windows(
         self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30
     ) -> Bytes:
-        """Send as much DATA as the windows and the limit `frames` permit, and return the remaining DATA."""
+        """Send as much DATA as the windows and `frames` permit. Return the rest."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -1020,7 +1012,7 @@ class Http2Connection:
         self._close_answered(stream_id, stream)
 
     def _close_answered(self, stream_id: int, stream: Stream) -> None:
-        """Close a stream after the response has been sent."""
+        """Close a stream whose response has been sent."""
         self._strikes = 0
         self._earn_allowance()
         if stream.state == OPEN:
@@ -1043,7 +1035,7 @@ class Http2Connection:
                 )
 
     def _refill_allowance(self) -> None:
-        """Refill the allowance for the time that has passed since the last refill."""
+        """Refill the allowance for the time since the last refill."""
         seconds, self._allowance_at = self._now - self._allowance_at, self._now
         filled = self._allowance + seconds * self._bounds.idle_frames_per_second
         self._allowance = min(filled, float(self._bounds.idle_frames))
@@ -1080,7 +1072,7 @@ class Http2Connection:
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def end_with_reason(self, code: Code, why: str) -> None:
-        """End the connection with a GOAWAY frame that contains the reason."""
+        """End the connection with a GOAWAY frame that carries the reason."""
         self._out.append(encode_goaway(self._last_id, code, why))
         self.is_closed = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]

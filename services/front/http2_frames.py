@@ -1,4 +1,4 @@
-"""The wire format of HTTP/2 frames (RFC 9113, sections 4 and 6), in which all numbers are big-endian.
+"""Wire format of HTTP/2 frames (RFC 9113, 4 and 6). All numbers are big-endian.
 
 | bytes | content                                                                          |
 |-------|----------------------------------------------------------------------------------|
@@ -18,9 +18,9 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The connection preface that is sent by a client (RFC 9113, 3.4)."""
+"""Connection preface of a client (RFC 9113, 3.4)."""
 FRAME_HEADER: Final = struct.Struct(">HBBBI")
-"""The frame header, with the high 16 and low 8 bits of the length, the type, the flags, and the stream."""
+"""Frame header: high 16 and low 8 bits of the length, type, flags, and stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -40,7 +40,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """The frame types that the server supports. Frames of any other type must be ignored (RFC 9113, 4.1)."""
+    """Supported frame types. Frames of other types must be ignored (RFC 9113, 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -55,7 +55,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The setting identifiers (RFC 9113, 6.5.2)."""
+    """Setting identifiers (RFC 9113, 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -66,7 +66,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """The error codes for streams and connections (RFC 9113, 7)."""
+    """Error codes of streams and connections (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -85,13 +85,13 @@ class Code(IntEnum):
 
 
 def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame with the given type and payload."""
+    """Return a frame with this type and payload."""
     size = len(payload)
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def encode_settings(pairs: dict[Setting, int]) -> bytes:
-    """Return a SETTINGS frame, in which each setting has a 2-byte identifier and a 4-byte value."""
+    """Return a SETTINGS frame. Each setting has a 2-byte identifier and a 4-byte value."""
     return encode_frame(
         Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items())
     )
@@ -108,12 +108,12 @@ def encode_rst_stream(stream_id: int, code: Code) -> bytes:
 
 
 def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return a GOAWAY frame with the id of the last stream, the error code, and a text for debugging."""
+    """Return a GOAWAY frame with the last stream id, the error code, and a debug text."""
     return encode_frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
 def encode_ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return a PING frame with an 8-byte payload, which is repeated in the acknowledgement."""
+    """Return a PING frame with an 8-byte payload. The acknowledgement repeats the payload."""
     return encode_frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 

@@ -1,13 +1,13 @@
-"""The protocol port, which accepts connections, detects their protocol, and serves or refuses them.
+"""The protocol port, which accepts connections and serves or refuses them by protocol.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       error message, then close
 
-The port limits the number of connections and of unauthenticated connections per address, and the idle time of
-a connection (`services.front.admission`). The number and duration of concurrent TLS handshakes are also
-limited. The memory of a connection is limited by `services.front.http2.ConnectionLimits`. The limits of each
-connection are checked every `CHECK_SECONDS`.
+The port limits the connections and unauthenticated connections per address, and how long a connection may be
+idle (`services.front.admission`). It also limits how many TLS handshakes run at once, and for how long.
+`services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks every connection
+each `CHECK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -45,32 +45,31 @@ BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
-"""The initial and maximum interval between two attempts to read more bytes."""
+"""Initial and maximum interval between attempts to read more bytes, in seconds."""
 CHECK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
-"""The interval in seconds at which ping acknowledgements are checked."""
+"""Interval between checks for ping acknowledgements."""
 REFUSALS_MAX: Final = 64
 REFUSAL_SECONDS: Final = 2.0
-"""The maximum number of concurrent refusals with a message, and the time limit for each step of a refusal."""
+"""Maximum number of concurrent refusals with a message, and the time limit of each step."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""The unknown protocol, for which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
+"""Unknown protocol. The response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
 SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
-"""A function that is called for each refused connection with a short reason, the address, and details."""
+"""Called for each refused connection with a short reason, the address, and details."""
 log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker, which must be created in the event loop that serves the port.
+    """The protocol port of a broker. Create it in the event loop that serves it.
 
-    `tls` returns the context for a TLS handshake. If `tls` is None, TLS is not supported. If
-    `requires_authentication` is true, a new connection counts as unauthenticated until one of its calls has
-    been authenticated.
+    `tls` returns the context for a handshake, and None disables TLS. If `requires_authentication` is true, a
+    connection counts as unauthenticated until one of its calls has been authenticated.
     """
 
     def __init__(
@@ -102,16 +101,16 @@ class Port:
         )
         self._is_shutting_down = False
         self._ended: asyncio.Future[None] | None = None
-        """A future that is completed when the last connection has been closed."""
+        """Completes when the last connection has been closed."""
 
     @property
     def connection_count(self) -> int:
-        """The number of open connections."""
+        """Number of open connections."""
         return self._admission.connection_count
 
     @property
     def table_count(self) -> int:
-        """The number of connections on which the client may use an HPACK dynamic table."""
+        """Number of connections whose client may use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
@@ -123,9 +122,9 @@ class Port:
         self._sweep.start()
 
     async def shut_down(self, grace_seconds: float) -> None:
-        """Stop accepting connections, and close all connections.
+        """Stop accepting connections and close all connections.
 
-        Open calls may continue for up to `grace_seconds` seconds.
+        Open calls may continue for `grace_seconds`.
         """
         self._is_shutting_down = True
         self._stop_listening()
@@ -143,10 +142,10 @@ class Port:
         self._sweep.stop()
 
     async def has_reachable_client(self, seconds: float) -> bool:
-        """Ping all connected clients, and return whether any client responds within `seconds` seconds.
+        """Ping all clients, and return whether any of them answers within `seconds`.
 
-        Clients that connect from the broker's own address (other than a loopback address) are not pinged,
-        because a response from the same machine does not show that the network works.
+        Clients on the broker's own address are not pinged, unless it is a loopback address. An answer from
+        the same machine does not show that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -182,7 +181,7 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stop accepting connections for one second, as in asyncio, if no file descriptors are left."""
+        """Stop accepting connections for one second, as asyncio does when file descriptors run out."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -193,7 +192,7 @@ class Port:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     async def _admit_connection(self, one: socket.socket, host: str) -> None:
-        """Check the limits for a new connection, and serve or refuse the connection."""
+        """Serve a new connection, or refuse it if a limit has been reached."""
         is_over_limit = self._unauthenticated_count[host] >= self._limits.strangers_per_address
         if is_over_limit or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
@@ -208,7 +207,7 @@ class Port:
                 _close(one)
 
     async def _serve_connection(self, one: socket.socket, host: str) -> bool:
-        """Serve a connection, or return False if the connection was refused or closed."""
+        """Serve a connection. Return False if it was refused or closed."""
         protocol, first = await self._detect_protocol(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
@@ -233,9 +232,9 @@ class Port:
     async def _detect_protocol(
         self, one: socket.socket, seconds: float
     ) -> tuple[Protocol | None, bytes | None]:
-        """Return the protocol and the first bytes, which are not removed from the socket buffer.
+        """Return the protocol and the first bytes. The bytes stay in the socket buffer.
 
-        After a timeout, the protocol is None. If the client has closed the connection, both values are None.
+        After a timeout the protocol is None. If the client has closed the connection, both values are None.
         """
         first = b""
         with suppress(TimeoutError):
@@ -256,7 +255,7 @@ class Port:
         return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Return the first bytes when more than `known_bytes` have been received.
+        """Wait for more than `known_bytes` bytes and return them. They stay in the socket buffer.
 
         Return an empty bytes object if the client has closed the connection.
         """
@@ -325,14 +324,14 @@ class Port:
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error.
 
-        A connection is counted at most once, and is not counted during the shutdown of the port.
+        Each connection counts once at most, and not during shutdown.
         """
         if not self._is_shutting_down and not connection.is_refusal_counted:
             connection.is_refusal_counted = True
             self._refuse(why, connection.host, detail)
 
     def remove_connection(self, connection: Connection) -> None:
-        """Remove a closed connection from all counters."""
+        """Stop counting a closed connection."""
         self._admission.release(connection.host)
         self._uncount_unauthenticated(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
@@ -382,7 +381,7 @@ class Port:
                 await refusing.closed
 
     async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
-        """Discard the received bytes, send the response `said`, and close the socket."""
+        """Discard received bytes, send `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 with suppress(BlockingIOError):
@@ -391,7 +390,7 @@ class Port:
         _close(one)
 
     def _check_connection(self, one: Connection, now: float) -> None:
-        """Close a connection that has been idle for `idle_seconds` seconds, or check its other limits."""
+        """Close a connection that has been idle for `idle_seconds`. Otherwise check its other limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
             one.transport.abort()  # Calling `close` would wait for the client, which may be dead.
@@ -402,8 +401,8 @@ class Port:
 class HandshakeSlot:
     """A slot for a TLS handshake.
 
-    The slot is released after `HANDSHAKE_SLOT_MS_MAX` milliseconds even if the handshake is still in
-    progress, because a slow handshake does not use CPU time.
+    The slot is released after `HANDSHAKE_SLOT_MS_MAX` even if the handshake is not finished, because a slow
+    handshake uses no CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -411,7 +410,7 @@ class HandshakeSlot:
         self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.release)
 
     def release(self) -> None:
-        """Release the slot for use by another handshake."""
+        """Release the slot. Repeated calls have no effect."""
         if self._is_held:
             self._is_held = False
             self._timer.cancel()
@@ -429,7 +428,7 @@ def describe_error(error: Exception) -> str:
 def _is_disconnected(one: socket.socket) -> bool:
     """Return whether the client has closed its side of the connection.
 
-    On systems without POLLRDHUP, return whether both sides have been closed.
+    Without POLLRDHUP, return whether both sides are closed.
     """
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
@@ -442,7 +441,7 @@ def _complete(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket after discarding received bytes, because the kernel sends RST if bytes are unread."""
+    """Discard received bytes and close a socket. The kernel sends RST if bytes are unread."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

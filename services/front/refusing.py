@@ -1,8 +1,7 @@
-"""Refusal of gRPC clients by responding to their first call.
+"""Refuses gRPC clients by answering their first call.
 
-A GOAWAY frame is not sufficient, because a gRPC client interprets GOAWAY as a server shutdown and keeps
-retrying the call on new connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and its message is
-reported by the client.
+A GOAWAY frame is not enough. A gRPC client takes GOAWAY for a server shutdown and retries the call on new
+connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports its message.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ BOUNDS = ConnectionLimits(
 
 
 class RefusingConnection(asyncio.Protocol):
-    """A connection that refuses the first call and is then closed.
+    """A connection that refuses the first call and then closes.
 
-    The connection must be created in the event loop.
+    Create it in the event loop.
     """
 
     def __init__(self, reason: ClientRefusal) -> None:
@@ -31,10 +30,10 @@ class RefusingConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2Connection(BOUNDS, {}, loop.time())
         self.closed: asyncio.Future[None] = loop.create_future()
-        """A future that is completed when the connection has been closed."""
+        """Completes when the connection has been closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server preface, because clients do not send calls before they receive the preface."""
+        """Send the server preface. Clients wait for it before their first call."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 

@@ -1,8 +1,8 @@
-"""Periodic checks of all connections, with a limited amount of work in each event loop iteration.
+"""Periodic checks of all connections, in batches.
 
-Setting a timer for each connection would be as expensive as the check itself. In addition, connections that
-were opened at the same time would always be checked at the same time. For this reason, each round of checks
-has a fixed duration and is divided into batches at regular intervals.
+A timer per connection would cost as much as the check itself. Connections opened at the same time would also
+always be checked at the same time. Each round therefore has a fixed duration and checks its batches at
+regular intervals.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ T = TypeVar("T")
 
 
 class Sweep(Generic[T]):
-    """Periodic rounds of checks over a collection.
+    """Checks all items of a collection in periodic rounds.
 
-    In each round, `look` is called once for each item that is still in the collection. The arguments are the
-    item and the current time.
+    Each round calls `look` with the item and the current time, once per item still in the collection.
     """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
@@ -30,11 +29,11 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. The first round begins after a delay that is equal to the duration of a round."""
+        """Start the timer. The first round begins after the duration of one round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
-        """Stop the timer, which ends the current round."""
+        """Stop the timer. This ends the current round."""
         if self._timer is not None:
             self._timer.cancel()
 
