@@ -1,7 +1,7 @@
-"""Splits the bodies of BYTES records into CommitLog records, and verifies the CRC and offset of each.
+"""Splits BYTES records into CommitLog records, and verifies the CRC and offset of each.
 
-A leader computes the history chain from the bytes in its memory. Therefore, the chain does not detect bytes
-that were corrupted in memory before the chain was computed.
+The history chain does not detect bytes that were corrupted in the leader's memory, because the leader
+computes the chain from these bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLACE_AT: Final = 28
 
 
 def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
-    """Return the CommitLog records in `part`, a BYTES record that has the given offset in the shared log.
+    """Return the CommitLog records in the BYTES record `part` at `offset` of the shared log.
 
     Raise `LogDamaged` if a CommitLog record does not match its CRC or contains an incorrect offset.
     """
@@ -42,9 +42,9 @@ def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
 
 
 def split_records(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records in a body. Blank records at the end of segments are omitted.
+    """Yield the CommitLog records in a body, without the blank records at segment ends.
 
-    Raise ValueError if the record lengths do not add up to the length of the body.
+    Raise ValueError if the record lengths do not add up to the body length.
     """
     return (one for _, one in _split_body(body))
 

@@ -1,6 +1,6 @@
-"""Defines the interface of a shared log engine.
+"""The interface of a shared log engine.
 
-The interface is implemented by adapters for a Kafka partition and for a PostgreSQL table.
+There are adapters for a Kafka partition and for a PostgreSQL table.
 
     append_if       Appends records if the head of the log equals the writer's head, and otherwise does
                     nothing.
@@ -10,9 +10,9 @@ The interface is implemented by adapters for a Kafka partition and for a Postgre
     trim            Deletes all records before an offset.
     check_settings  Reports settings that could cause accepted records to be lost.
 
-An engine must not lose any accepted record if one of its machines fails. A call raises `Unknown` if its
-result is unknown, for example because the engine does not respond in time. Offsets always increase, but there
-may be gaps between offsets unless the engine is dense.
+An engine must not lose an accepted record when one of its machines fails. A call raises `Unknown` if its
+result is unknown, for example after a time-out. Offsets always increase. They may have gaps unless the engine
+is dense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder of a shared log, and the position at which the next record must begin."""
+    """The epoch and holder of a shared log, and where the next record must begin."""
 
     epoch: int
     holder: bytes
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored record: its offset, its bytes, and the time of its append in ms since 1970."""
+    """A stored record: offset, bytes, and append time in milliseconds since the Unix epoch."""
 
     offset: int
     stored: bytes
@@ -40,36 +40,36 @@ class Stored(NamedTuple):
 
 
 class Engine(Protocol):
-    """An engine that stores a single shared log."""
+    """Stores a single shared log."""
 
     @property
     def is_dense(self) -> bool:
-        """True if offsets are contiguous, so that a gap between two offsets means that a record was lost."""
+        """Whether offsets are contiguous, so that a gap means a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """If the head equals `head`, append records at contiguous offsets, and set the head to `following`.
+        """If the head equals `head`, append contiguous records and set the head to `following`.
 
-        Return the offset of the last record, or None if the engine does not return an offset or cannot
-        confirm that the offsets are contiguous. Raise `Refused` if no record was appended, or `Unknown` if
-        the result is unknown. An engine that cannot compare heads always appends the records. In this case,
-        each reader determines from the order of the records which of them are valid.
+        Return the offset of the last record, or None if the offset is unknown or the records may not be
+        contiguous. Raise `Refused` if no record was appended, or `Unknown` if the result is unknown. An
+        engine that cannot compare heads always appends. Each reader then decides by the order of the records
+        which ones are valid.
         """
 
     def note(self, stored: bytes) -> None:
         """Append a record without changing the head.
 
-        Raise `Refused` if the record was not appended, or `Unknown` if the result is unknown.
+        Raise `Refused` if it was not appended, or `Unknown` if the result is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records from `offset` on, or from the first remaining record if that is higher.
 
-        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
-        `Unknown` if the engine does not respond.
+        Return at least one record if there is any at or after `offset`. Raise `Unknown` if the engine does
+        not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first remaining record and the offset after the last record.
+        """Return the first remaining offset and the offset after the last record.
 
         Raise `Unknown` if the engine does not respond.
         """
@@ -78,8 +78,8 @@ class Engine(Protocol):
         """Delete all records before `offset`. Raise `Unknown` if the engine does not respond."""
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause a loss of records.
+        """Return a message for each setting that could lose records.
 
-        Each message includes a command that changes the setting. The check does not wait for appends in
+        Each message names the command that fixes the setting. The check does not wait for appends in
         progress. Raise `Unknown` if the engine does not respond.
         """

@@ -1,4 +1,4 @@
-"""Selects the shared log engine for a URL, and creates a cluster in an engine.
+"""Shared log engines by URL, and the creation of a cluster.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
@@ -34,26 +34,25 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""The librdkafka settings that can be specified in a URL."""
+"""librdkafka settings allowed in a URL."""
 LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
-"""A pattern for the hosts of a URL without a user name. Each host may have a port."""
+"""Matches the hosts of a URL without a user name. Each host may have a port."""
 _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
-"""The type of an engine that can be specified by a URL."""
+"""Any engine that a URL can specify."""
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine for the shared log that a URL specifies.
+    """Return the engine for the URL of a shared log.
 
-    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the driver for the engine is not
-    installed.
+    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the driver is not installed.
     """
     try:
         parts = urlsplit(url)
@@ -81,7 +80,7 @@ def engine_of(url: str) -> SharedLog:
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
     """Remove the password file from the URL parameters.
 
-    Return the password file, or None if the URL does not specify one.
+    Return it, or None if there is none.
     """
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
@@ -95,10 +94,10 @@ def _make_password_conflict() -> ConfigurationError:
 
 
 def _parse_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a URL as parsed by libpq.
+    """Return the parameters of a URL as libpq parses them.
 
-    Raise `ConfigurationError` if libpq cannot parse the URL. The error message omits the quoted parts of the
-    libpq message, because they may contain a password.
+    Raise `ConfigurationError` if libpq rejects the URL. The error omits the parts that libpq quotes, because
+    they may contain a password.
     """
     import psycopg
 
@@ -143,7 +142,7 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Create a shared log that begins with a GENESIS record of the newest version, and return the cluster ID.
+    """Create a shared log with a GENESIS record of the newest version. Return the cluster ID.
 
     Raise `ClusterExists` if the log exists, or `Unknown` if the engine does not respond.
     """
@@ -156,7 +155,7 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The cluster ID of a shared log, and the facts in its GENESIS record."""
+    """Cluster ID of a shared log, and the facts in its GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
@@ -165,10 +164,9 @@ class Beginning(NamedTuple):
 def beginning_of(engine: Engine) -> Beginning:
     """Return the cluster ID and the facts in the GENESIS record of a shared log.
 
-    If the GENESIS record was trimmed, the facts are taken from a CHECKPOINT record. Records that precede the
-    GENESIS record are ignored, because nodes of a deleted cluster may still write to a topic that was deleted
-    and created again. Raise `NoCluster` if the log contains neither a GENESIS record nor a CHECKPOINT record,
-    or `Unknown` if the engine does not respond.
+    If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record do not
+    count: nodes of a deleted cluster may still write to a topic that was deleted and created again. Raise
+    `NoCluster` if the log has neither record, or `Unknown` if the engine does not respond.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -185,7 +183,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Remove the passwords from a URL. The user's password may contain unescaped `/` and `?` characters."""
+    """Remove the passwords from a URL. The user's password may contain unescaped `/` and `?`."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -194,7 +192,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Remove the user's password from a URL. Everything before the last `@` is treated as credentials."""
+    """Remove the user's password from a URL. Everything before the last `@` counts as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -202,5 +200,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Assemble a URL from its parts. libpq requires the characters `//` even if the host is empty."""
+    """Assemble a URL from its parts. libpq requires `//` even without a host."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

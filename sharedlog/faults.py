@@ -1,4 +1,4 @@
-"""Detects faulty records in a shared log by reading the records again.
+"""Finds faulty records in a shared log by reading them again.
 
     another node cannot read past record N     --> the leader reads N and the last leader record before N
                                                    (`fault_at`)
@@ -12,13 +12,13 @@
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads records in order, so a faulty record must be either record N or the last leader record before N.
-If both records match the records that this node has applied, the log is valid up to record N, and the fault
-is in the disk or memory of the other node.
+A node reads records in order, so the fault must be in record N or in the last leader record before N. If both
+match what this node has applied, the log is valid up to N. The fault is then in the disk or memory of the
+other node.
 
-Cost: A few reads of up to `READ_BYTES` are required. Weak spot: If the engine is not dense, the loss of a
-record that is older than the records kept by `sharedlog.led` is not detected. After such a loss, the other
-node can fetch a later checkpoint from this node.
+Cost: a few reads of up to `READ_BYTES`. Weak spot: if the engine is not dense, the loss of a record older
+than those in `sharedlog.led` is not detected. The other node can then fetch a newer checkpoint from this
+node.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sharedlog.led import LeaderRecord
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""The maximum size of a read in bytes. Reads are limited because an append may have to wait for a read."""
+"""Maximum size of a read in bytes. An append may have to wait for a read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
-    """Return a message about the fault that stops another node at `record`, or "" if there is no fault.
+    """Return a message about the fault that stops another node at `record`, or "" if there is none.
 
-    The log is compared with the records applied by `fold`. A trimmed record is not considered a fault. Raise
+    The log is compared with the records that `fold` has applied. A trimmed record is not a fault. Raise
     `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does not
     respond.
     """
@@ -62,15 +62,15 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return a message if rows with the same record number differ, or "" if all rows are equal."""
+    """Return a message if rows with the same record number differ, or ""."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return a message about the fault in a leader record applied by this node, or "" if there is no fault.
+    """Return a message about the fault in an applied leader record, or "" if there is none.
 
-    A trimmed record is not considered a fault.
+    A trimmed record is not a fault.
     """
     try:
         rows = _read_rows(engine, led.offset)
@@ -106,9 +106,9 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 
 
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
+    """Return a message if a record of the cluster does not match its CRC, or "".
 
-    Each CRC mismatch is confirmed by a second read.
+    A second read confirms each mismatch.
     """
     if not _is_garbled(one, cluster):
         return ""

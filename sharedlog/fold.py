@@ -1,8 +1,8 @@
-"""Implements the state machine of a shared log reader, which runs on every node, including the leader.
+"""The state machine of a shared log reader. Every node runs it, including the leader.
 
-A reader applies the records of the log in order. Each record changes the right to write, extends the history,
-or is ignored. Readers do not need to communicate with each other, because all readers that have applied the
-same records are in the same state.
+A reader applies the records of the log in order. A record changes the right to write, extends the history, or
+is ignored. All readers that have applied the same records are in the same state, so they need not
+communicate.
 
     right to write    Only the holder of the newest EPOCH may write. Later records of other writers are
                       ignored.
@@ -36,23 +36,19 @@ same records are in the same state.
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
-Up to `POSITIONS_MAX` positions are kept in memory, and the newest `FROZEN_POSITIONS_MAX` positions are stored
-in each checkpoint. Older positions are not needed, because no engine retries an append after such a long
-time.
+A reader keeps up to `POSITIONS_MAX` positions in memory and the newest `FROZEN_POSITIONS_MAX` in each
+checkpoint. Older positions are not needed, because no engine retries an append after such a long time.
 
-If an engine returns two consecutive records with the same offset and the same CRC-32, the second record is
-skipped. A reader halts if the CRC-32s of the two records differ, or if the offset of a record is lower than
-that of the previous record.
+An engine may return the same record twice in a row. If offset and CRC-32 are the same, the second one is
+skipped. A reader halts if the CRC-32s differ, or if an offset is lower than the previous one.
 
-Records of other clusters are skipped and counted. If a record of this cluster does not match its CRC, the
-record is read again. The reader halts at the fourth mismatch. A reader that has halted does not accept any
-further records.
+Records of other clusters are skipped and counted. A record of this cluster that does not match its CRC is
+read again, and the fourth mismatch halts the reader. A halted reader accepts no more records.
 
-Cost: A BLAKE2b hash of all bytes is computed, and each record requires about 5 us of CPU time. The positions
-use up to 1 MB of memory, and the records of an unfinished flush are also kept in memory. Weak spot: A reader
-cannot distinguish records that were lost at the end of the log from records that were never written. Such a
-loss is detected when the next BEAT is read, or when a candidate reads the last record again before becoming
-the leader.
+Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time per record. The positions use up to 1 MB of
+memory, and an unfinished flush stays in memory. Weak spot: at the end of the log, a reader cannot tell lost
+records from records that were never written. The next BEAT reveals such a loss. A candidate also reads the
+last record again before it leads.
 """
 
 from __future__ import annotations
@@ -84,13 +80,13 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""The EPOCH record fields that the leader can update with a BEAT record."""
+"""Fields of an EPOCH record that a BEAT record can update."""
 READS_MAX: Final = 4
-"""The number of consecutive CRC mismatches of a record after which a reader halts."""
+"""Number of consecutive CRC mismatches of a record that halt a reader."""
 
 
 class Outcome(Enum):
-    """The effect that a record has on the state of a reader."""
+    """What a record does to the state of a reader."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -104,11 +100,11 @@ class Outcome(Enum):
 
 
 _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
-"""The outcomes of leader records whose chain matches the history."""
+"""Outcomes of leader records whose chain matches the history."""
 
 
 class EpochRelation(Enum):
-    """The result of comparing the epoch and holder of a record with the newest epoch and its holder."""
+    """How the epoch and holder of a record compare with the newest ones."""
 
     OLDER = "older"
     OURS = "ours"
@@ -118,9 +114,9 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """The result of applying a record.
+    """Result of applying a record.
 
-    If the outcome is ACCEPTED, `flush` and `offsets` contain all records of the flush.
+    For ACCEPTED, `flush` and `offsets` contain all records of the flush.
     """
 
     outcome: Outcome
@@ -130,14 +126,14 @@ class Step(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the history, which consists of a CommitLog offset and the chain at this offset."""
+    """A position in the history: a CommitLog offset, and the chain there."""
 
     end: int
     chain: int
 
 
 class FlushStart(NamedTuple):
-    """The state of a reader before the last accepted flush.
+    """State of a reader before the last accepted flush.
 
     `next_offset` is the offset of the first record of the flush.
     """
@@ -148,49 +144,49 @@ class FlushStart(NamedTuple):
 
 
 class Fold:
-    """The state of a reader, which is modified only by `take`."""
+    """State of a reader. Only `take` changes it."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """The CommitLog offset at the end of the accepted history, and the chain at that offset."""
+        """End of the accepted history as a CommitLog offset, and the chain there."""
         self.next_offset = 0
-        """The offset of the next record to apply."""
+        """Offset of the next record to apply."""
         self.last_read: tuple[int, int] | None = None
-        """The offset and CRC-32 of the last record that was applied."""
+        """Offset and CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
-        """The offset and CRC-32 of the last valid leader record, which no other history can contain."""
+        """Offset and CRC-32 of the last valid leader record. No other history can contain it."""
         self.led = LeaderRecords()
-        """The newest records appended by leaders."""
+        """Newest leader records."""
         self.leads: dict[str, Any] = {}
-        """The facts in the newest EPOCH record, updated with those in later BEAT records of its leader."""
+        """Facts in the newest EPOCH record, updated by the BEAT records of its leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
-        """The finalized version of the cluster."""
+        """Finalized version of the cluster."""
         self.holdings = Holdings()
-        """The copies of the store that the nodes have announced."""
+        """Copies of the store that the nodes have announced."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """The number of records that were skipped because the engine returned them twice."""
+        """Number of records skipped because the engine returned them twice."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._led_from = 0
-        """The end of the history when the newest epoch began, before any record of its leader."""
+        """End of the history when the newest epoch began."""
         self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
     def is_founded(self) -> bool:
-        """True if a GENESIS record has been applied."""
+        """Whether a GENESIS record has been applied."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """The position after the BYTES records of the unfinished flush.
+        """Position after the last BYTES record of the unfinished flush.
 
-        If there is no unfinished flush, the position is the end of the history.
+        Without an unfinished flush, the end of the history.
         """
         if not self._gathered:
             return Position(self.end, self.chain)
@@ -198,14 +194,14 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """The number of records of the unfinished flush that have been read so far."""
+        """Number of records read of the unfinished flush."""
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Apply the next record, which is stored at `offset` in the shared log.
+        """Apply the next record, stored at `offset` in the shared log.
 
-        If the outcome is READ_AGAIN, the state is unchanged, and the caller must read the record again. Raise
-        `Halted` if the record is not permitted in the current state.
+        After READ_AGAIN, the state is unchanged and the caller must read the record again. Raise `Halted` if
+        the record is not permitted in this state.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -234,9 +230,9 @@ class Fold:
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        A reader that is restored from this state continues at the start of the unfinished flush, if there is
-        one. If `before_flush` is true, the reader continues at the start of the last accepted flush. The
-        caller may set `before_flush` only immediately after the flush has been accepted.
+        A reader restored from it continues at the start of the unfinished flush, if there is one. With
+        `before_flush`, it continues at the start of the last accepted flush. Set `before_flush` only right
+        after that flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -257,9 +253,9 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore the fold state from a checkpoint.
+        """Restore the state from a checkpoint.
 
-        Raise `TooOld` if this program does not support the finalized version in the checkpoint.
+        Raise `TooOld` if this program does not support the finalized version in it.
         """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
@@ -277,11 +273,11 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position belongs to this history, or None if the position was discarded."""
+        """Return whether a position is in this history, or None if it was discarded."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
-        """Compare the epoch and holder of a record with the newest epoch and its holder."""
+        """Compare the epoch and holder of a record with the newest ones."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
@@ -352,7 +348,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add a BYTES record to the current flush, and accept the flush if the record is its last one."""
+        """Add a BYTES record to the current flush. The last record completes the flush."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -368,7 +364,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _set_finalized(self, offset: int, version: int) -> None:
-        """Set the finalized version of the cluster. Halt if this program does not support the version."""
+        """Set the finalized version. Halt if this program does not support it."""
         if why := versions.describe_unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
@@ -378,9 +374,9 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a record that is a duplicate of the last record read.
+        """Skip a repetition of the last record.
 
-        Halt if the record has a different offset or different content.
+        Halt if its offset or content differs.
         """
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
@@ -405,7 +401,7 @@ class Fold:
     # The following methods check a record before it is applied.
 
     def _check_record(self, offset: int, record: SharedRecord) -> None:
-        """Halt if this program cannot read a record, or if the record precedes the GENESIS record."""
+        """Halt if this program cannot read a record, or if it precedes the GENESIS record."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
             self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here", TooOld)
@@ -413,9 +409,9 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record was appended by the current leader.
+        """Return whether the current leader has appended a record.
 
-        Halt if the EPOCH record of the record's writer is missing.
+        Halt if the EPOCH record of its writer is missing.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -424,7 +420,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if a record begins after the end of the history that has been read so far."""
+        """Halt if a record begins after the end of what has been read."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -444,7 +440,7 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts in an EPOCH record, updated with the facts in a BEAT record."""
+    """Return the facts of an EPOCH record, updated with the facts of a BEAT record."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
@@ -452,23 +448,23 @@ def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[st
 class Positions:
     """The newest positions in a history.
 
-    Each position consists of a CommitLog offset and a chain, and uses 16 bytes.
+    A position is a CommitLog offset and a chain, and takes 16 bytes.
     """
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """The position at the start of the history, which is never discarded."""
+        """Start of the history. It is never discarded."""
 
     @property
     def count(self) -> int:
-        """The number of positions in memory."""
+        """Number of positions in memory."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
         """Add a position at the end of the history.
 
-        If there are more than `POSITIONS_MAX` positions, discard the older half.
+        Discard the older half if there are more than `POSITIONS_MAX`.
         """
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
@@ -479,12 +475,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a CommitLog offset, or None if no position with this offset is stored."""
+        """Return the chain at a CommitLog offset, or None if it is not stored."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position belongs to this history, or None if the position was discarded."""
+        """Return whether a position is in this history, or None if it was discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -492,16 +488,13 @@ class Positions:
         return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
-        """Discard all positions whose offsets are higher than `end`."""
+        """Discard all positions after `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the state for a checkpoint.
-
-        The state consists of the first position and the newest positions up to `end`.
-        """
+        """Return the first position and the newest positions up to `end`, for a checkpoint."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

@@ -1,6 +1,6 @@
-"""Tracks the copies of the store that the nodes have announced in the shared log.
+"""The copies of the store that nodes announce in the shared log.
 
-The announcements determine up to which record the log can be trimmed.
+The announcements decide how far the log may be trimmed.
 
     CHECKPOINT   node, next_record, end, http, secret,  A checkpoint was synced and verified. The node no
                  certificate                            longer needs the records before next_record.
@@ -14,20 +14,20 @@ The announcements determine up to which record the log can be trimmed.
                                                         read the record.
 
 Rules
-1. A record is trimmed if it precedes the lowest `next_record` of all known nodes, but only while at least two
-   nodes have a copy. Therefore, the content of each trimmed record exists on at least two machines.
-2. An offline node prevents trimming beyond its last announced `next_record` until an operator removes the
-   node. If a removed node restarts after the log has been trimmed, the node fetches a copy from another node.
-3. Only the newest announcement of each node is used, even if `next_record` has decreased, because the node
-   may have lost its disk.
-4. A node that has not made an announcement does not prevent trimming. Therefore, a new node first appends a
-   HOLD record. If the log is trimmed before the HOLD record is appended, the node fetches a newer copy.
+1. A record is trimmed if it precedes the lowest `next_record` of all known nodes and at least two nodes have
+   a copy. The content of a trimmed record is thus on at least two machines.
+2. An offline node blocks trimming at its last `next_record` until an operator removes the node. A removed
+   node that restarts after a trim fetches a copy from another node.
+3. The newest announcement of a node counts even if its `next_record` is lower, because the node may have lost
+   its disk.
+4. A node without an announcement does not block trimming. A new node therefore appends a HOLD record first.
+   If the log was trimmed before that, the node fetches a newer copy.
 
-Other nodes need the secret to fetch the copy over HTTP. A user who can read the shared log can read the
-secret, but can also read all data in the log directly.
+Other nodes need the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
+secret, but can also read all its data directly.
 
-Cost: Each checkpoint requires one additional record. Up to `NODES_MAX` nodes are tracked. Additional nodes do
-not prevent trimming.
+Cost: one record per checkpoint. Weak spot: only `NODES_MAX` nodes are tracked. More nodes do not block
+trimming.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ from sharedlog.versions import OLDEST, UNSAID
 
 NODES_MAX: Final = 64
 COPIES_MIN: Final = 2
-"""The number of nodes that must have a copy before records can be trimmed."""
+"""Number of copies required before records may be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The copy of the store on a node, which contains the history up to `end`.
+    """A node's copy of the store, with the history up to `end`.
 
-    The copy includes the content of all shared log records before `next_record`. If the node has no copy,
-    `end` is None.
+    The copy covers all shared log records before `next_record`. If the node has no copy, `end` is None.
     """
 
     next_record: int
@@ -55,27 +54,27 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The facts in the GENESIS record, which are needed after the record has been trimmed."""
+    """Facts of the GENESIS record, which may be trimmed."""
     certificate: str = ""
-    """The TLS certificate of the node at `http` in PEM format, or "" if the node uses HTTP without TLS."""
+    """TLS certificate of the node in PEM format, or "" if it uses HTTP without TLS."""
     supports: int = OLDEST
-    """The newest cluster version supported by the program that runs on the node."""
+    """Highest cluster version that the node supports."""
     finalized: int = OLDEST
-    """The finalized version of the cluster, as of the last record that the node has read."""
+    """Finalized version of the cluster, as far as the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the holding described by the facts in a CHECKPOINT or HOLD record."""
+        """Return the holding in the facts of a CHECKPOINT or HOLD record."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the facts for the record in which `node` announces this holding."""
+        """Return the facts with which `node` announces this holding."""
         return {"node": node} | asdict(self)
 
 
 class Unreadable(NamedTuple):
-    """An unreadable record: its number, the end of the history before the record, and the reason."""
+    """A record that a node cannot read, the end of the history before it, and the reason."""
 
     record: int
     end: int
@@ -83,17 +82,17 @@ class Unreadable(NamedTuple):
 
 
 class Holdings:
-    """The holdings of all nodes in a cluster."""
+    """The holdings of all nodes."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """The epoch and number in each node's newest report about an unreachable leader.
+        """Epoch and number in each node's newest report of an unreachable leader.
 
         This field is not included in checkpoints.
         """
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that each node cannot read, until the node's copy includes the record.
+        """The record that each node cannot read, until its copy covers the record.
 
         This field is not included in checkpoints.
         """
@@ -115,17 +114,17 @@ class Holdings:
                 del self.unreadable[node]
 
     def _has_copy_beyond(self, node: str, record: int) -> bool:
-        """Return whether a node's copy includes all records up to and including `record`."""
+        """Return whether a node's copy covers `record` and all records before it."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Remove the entries of a node that an operator has removed permanently."""
+        """Forget a node that an operator has removed."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
-        """Return the holding of each node, keyed by node name."""
+        """Return the holdings by node name."""
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
@@ -133,7 +132,7 @@ class Holdings:
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return the other nodes' copies that include all records before `from_record`, newest copy first."""
+        """Return the copies of other nodes that cover all records before `from_record`, newest first."""
         found = [
             (node, one)
             for node, one in self.all().items()
@@ -143,7 +142,7 @@ class Holdings:
 
     @property
     def trims_below(self) -> int:
-        """The first record that must be kept when the log is trimmed, or 0 if the log must not be trimmed."""
+        """First record to keep when the log is trimmed, or 0 if it must not be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0

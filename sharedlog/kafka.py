@@ -1,4 +1,4 @@
-"""Implements a shared log in Apache Kafka. The log is stored in a topic that has a single partition.
+"""A shared log in Apache Kafka, in a topic with a single partition.
 
     append_if       Sends records to the partition leader one at a time. Each response contains the assigned
                     offset.
@@ -7,37 +7,33 @@
     check_settings  Reports settings that could cause Kafka to lose, truncate, or change accepted records.
 
 Rules
-1. Kafka does not compare heads, so an append succeeds even if another node appends concurrently. The returned
-   offset shows whether another node has appended a record in between. If Kafka does not return an offset, the
-   leader reads the log to determine the result (`sharedlog.sink`).
-2. A record is passed to the producer only after Kafka has acknowledged the previous record. Otherwise, Kafka
-   could lose the first record of a flush but keep the second record, and every reader would halt at the gap.
-3. If Kafka does not acknowledge a record in time, the producer is purged and discarded, so that it does not
-   send the record later. Kafka may still append a record whose request is in flight at that time. Readers
-   ignore such a late record if a new epoch has begun. No client has received an acknowledgment for a late
-   record.
-4. The end offset of the log must never decrease. If Kafka continues to report a lower end offset for
-   `LOST_SECONDS`, the adapter raises `Halted`. The delay is necessary because a former partition leader
-   returns outdated offsets until it detects that it has been replaced. If Kafka assigns the offset of an
-   existing record to a new record, the adapter raises `Halted` immediately.
-5. Before the adapter reads from a new connection or from a new partition leader, it reads the last known
-   record again. If the last known record has changed, Kafka has lost the end of the log, and other records
-   were appended.
-6. If a record fails the CRC check in `READS_MAX` consecutive reads, the adapter raises `LogDamaged`. The
-   records before and after the damaged record can still be read.
-7. If the topic existed before, the adapter raises `NoCluster` only after Kafka has returned "unknown topic"
-   for `LOST_SECONDS`. A Kafka broker that has just started may return this error until it has received the
-   metadata. If the topic is deleted and created again, rule 4 applies.
+1. Kafka does not compare heads, so concurrent appends of two nodes both succeed. The returned offset shows
+   whether another node has appended in between. If Kafka returns no offset, the leader reads the log
+   (`sharedlog.sink`).
+2. The adapter sends a record only after Kafka has acknowledged the previous one. Otherwise Kafka could lose
+   the first record of a flush and keep the second, and every reader would halt at the gap.
+3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer, so that it
+   cannot send the record later. A request in flight may still succeed. Readers ignore such a late record if a
+   new epoch has begun. No client has received an acknowledgment for it.
+4. The end offset of the log must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the
+   adapter raises `Halted`. The delay is necessary because a former partition leader returns old offsets until
+   it notices its replacement. If Kafka gives a new record the offset of an existing one, the adapter raises
+   `Halted` immediately.
+5. On a new connection or with a new partition leader, the adapter first reads the last known record again. If
+   it has changed, Kafka has lost the end of the log, and other records were appended.
+6. If a record fails the CRC check `READS_MAX` times in a row, the adapter raises `LogDamaged`. The records
+   before and after it can still be read.
+7. If the topic existed before, the adapter raises `NoCluster` only after `LOST_SECONDS` of "unknown topic"
+   errors. A new Kafka broker may return this error until it has the metadata. If the topic was deleted and
+   created again, rule 4 applies.
 
-The consumer does not join a consumer group and does not commit offsets. Separate connections are used for
-writes, for reads, and for requests for the log bounds. Kafka processes the requests of a connection in order,
-and a fetch request may block.
+The consumer joins no group and commits no offsets. Writes, reads, and requests for the log bounds use
+separate connections, because Kafka processes the requests of a connection in order and a fetch may block.
 
-Cost: Each record requires one round trip and one sync (`flush.messages`). Each read at the end of the log
-requires one request for the log bounds. The adapter buffers the records of one read and up to
-`QUEUE_KIBIBYTES` of prefetched records in memory. Weak spot: When a Kafka broker fails, the partition may be
-unavailable for writes until Kafka detects the failure, which takes about 10 seconds by default
-(`broker.session.timeout.ms`).
+Cost: one round trip and one sync (`flush.messages`) per record. A read at the end of the log also requests
+the log bounds. The adapter keeps the records of one read and up to `QUEUE_KIBIBYTES` of prefetched records in
+memory. Weak spot: when a Kafka broker fails, writes may fail until Kafka notices. This takes about 10 seconds
+by default (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -67,11 +63,11 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""The delivery timeout of a record, which exceeds the failover time of a Kafka broker or controller."""
+"""Delivery timeout of a record, longer than the failover of a broker or controller."""
 LOST_SECONDS: Final = 20.0
-"""The time for which the topic must be missing or too short before the adapter reports a loss."""
+"""How long the topic must be missing or too short before the adapter reports a loss."""
 BEHIND_SECONDS: Final = 0.1
-"""The delay before a failed request for the log bounds is repeated."""
+"""Delay before a failed request for the log bounds is repeated."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
@@ -138,7 +134,7 @@ class _CorruptBatch(Unknown):
 
 
 class LastRead(NamedTuple):
-    """The offset, the CRC-32, and the partition leader epoch of the last record read."""
+    """Offset, CRC-32, and partition leader epoch of the last record read."""
 
     offset: int
     crc: int
@@ -148,13 +144,13 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of a Kafka cluster.
 
-    `servers` is the list of bootstrap servers (`HOST:PORT,...`), and `settings` contains the security
-    settings for librdkafka. If `password_file` is given, the password is read from this file for each new
-    connection. The methods are thread-safe, but only one append and one read can run at a time.
+    `servers` lists the bootstrap servers (`HOST:PORT,...`), and `settings` holds the librdkafka security
+    settings. If `password_file` is given, each new connection reads the password from it. All methods are
+    thread-safe, but only one append and one read can run at a time.
     """
 
     is_dense = False
-    """The offsets of a topic may have gaps, because transaction control records also use offsets."""
+    """Offsets may have gaps, because transaction control records use offsets too."""
 
     def __init__(
         self,
@@ -170,25 +166,25 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """The offset of the next record that the consumer will return."""
+        """Offset of the next record from the consumer."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """True if the last record must be verified before further records are read."""
+        """Whether the last record must be verified before the next read."""
         self._known_end = 0
-        """The highest known end offset of the log."""
+        """Highest known end offset of the log."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """The time of the first "unknown topic" response after the last successful response, or None."""
+        """When "unknown topic" errors began, or None if there are none."""
         self._topic_id = ""
         self._heard = ""
-        """The last error that a connection has reported to the error callback."""
+        """Last error reported to the error callback."""
         self._is_refused = False
-        """True if the last connection error was an authentication failure."""
+        """Whether the last connection error was an authentication failure."""
 
     def found(self, head: Head) -> None:
         """Create the topic for a new log.
 
-        Raise `ClusterExists` if the topic already exists, or `Unknown` if Kafka does not respond.
+        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka does not respond.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
@@ -211,8 +207,8 @@ class KafkaLog:
         """Append records one at a time, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the offsets are not
-        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka has assigned the offset of an
-        existing record to a new record, or `Unknown` if the result is unknown.
+        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka has reused the offset of an
+        existing record, or `Unknown` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -232,17 +228,16 @@ class KafkaLog:
     def note(self, stored: bytes) -> None:
         """Append a single record.
 
-        Raise `Refused` if the record was not appended, or `Unknown` if the result is unknown.
+        Raise `Refused` if it was not appended, or `Unknown` if the result is unknown.
         """
         with self._writing:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records from `offset` on, or from the first remaining record if that is higher.
 
-        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
-        `Halted` if the end of the log was lost, `LogDamaged` if a record cannot be read, or `Unknown` if
-        Kafka does not respond.
+        Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
+        was lost, `LogDamaged` if a record cannot be read, or `Unknown` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -265,7 +260,7 @@ class KafkaLog:
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first remaining record and the offset after the last record.
+        """Return the first remaining offset and the offset after the last record.
 
         Raise `Unknown` if Kafka does not respond.
         """
@@ -281,7 +276,7 @@ class KafkaLog:
                 _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause a loss of records.
+        """Return a message for each setting that could lose records.
 
         Raise `Unknown` if Kafka does not respond.
         """
@@ -289,7 +284,7 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def try_append(self) -> None:
-        """Check whether the user and the topic allow appends, without appending a record.
+        """Check whether the user and the topic allow appends, without appending.
 
         Raise `Refused` or `Unknown` if an append would fail.
         """
@@ -320,7 +315,7 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open and close a new connection. Return None, because Kafka does not report its system time.
+        """Open and close a connection. Return None, because Kafka does not report its time.
 
         Raise `Unknown` if Kafka does not respond.
         """
@@ -329,7 +324,7 @@ class KafkaLog:
         return None
 
     def notes(self) -> list[str]:
-        """Return a message for each setting that is allowed but risky.
+        """Return a message for each risky setting that is allowed.
 
         Raise `Unknown` if Kafka does not respond.
         """
@@ -354,14 +349,14 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Return an empty result, because Kafka never assigns the same offset to two records."""
+        """Return an empty result. Kafka never gives two records the same offset."""
         return CheckResult([], from_record, is_whole=True)
 
     def give_up(self) -> None:
-        """Do nothing, because each call is limited by `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
+        """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit each call."""
 
     def close(self) -> None:
-        """Close all open connections."""
+        """Close all connections."""
         with self._writing:
             self._discard_producer()
         with self._reading:
@@ -371,9 +366,9 @@ class KafkaLog:
     # Methods that write records.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record, and return the offset of the record.
+        """Append a record and return its offset.
 
-        If Kafka accepts the record but does not return an offset, return None.
+        Return None if Kafka accepts the record without returning an offset.
         """
         from confluent_kafka import KafkaException
 
@@ -405,7 +400,7 @@ class KafkaLog:
         return offset if offset is not None and offset >= 0 else None
 
     def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
-        """Return the exception for a record whose delivery has failed or timed out."""
+        """Return the exception for a failed or timed-out delivery."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
@@ -417,10 +412,9 @@ class KafkaLog:
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer, which is created if necessary.
+        """Return the producer. Create it if necessary.
 
-        A reader also calls this method, so that a later append does not have to wait 0.5 seconds for a
-        connection.
+        A reader also calls this method, so that a later append need not wait 0.5 seconds for a connection.
         """
         from confluent_kafka import Producer
 
@@ -430,7 +424,7 @@ class KafkaLog:
             return self._producer
 
     def _discard_producer(self) -> None:
-        """Discard the producer, including the records that it has not sent yet."""
+        """Discard the producer and its unsent records."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -454,7 +448,7 @@ class KafkaLog:
         return self._collect_records(first, bytes_max)
 
     def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return `first` and the records that follow it, as far as the consumer has already fetched them."""
+        """Return `first` and the following records that the consumer has already fetched."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -471,7 +465,7 @@ class KafkaLog:
     def _convert_message(self, message: Message) -> Stored:
         """Convert a Kafka message to a record.
 
-        If the partition leader has changed, verify the last record first.
+        If the partition leader has changed, first verify the last record.
         """
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
@@ -486,16 +480,16 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Position the consumer at `offset`, or at the first remaining record if its offset is higher."""
+        """Position the consumer at `offset`, or at the first remaining record if that is higher."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
         self._assign_offset(max(first, offset))
 
     def _verify_last_record(self) -> None:
-        """Read the last record again, and raise `Halted` if the content of the record has changed.
+        """Read the last record again. Raise `Halted` if its content has changed.
 
-        A CRC mismatch is ignored, because this reader has already read the record successfully.
+        A CRC mismatch is ignored, because this reader has already read the record.
         """
         last = self._last
         if last is None or last.offset < self._request_bounds()[0]:
@@ -535,7 +529,7 @@ class KafkaLog:
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
-        """Return the next record, or None if no record arrives within `seconds`.
+        """Return the next record, or None if none arrives within `seconds`.
 
         Raise `Unknown` if the consumer reports an error.
         """
@@ -561,7 +555,7 @@ class KafkaLog:
     def _close_consumer(self) -> None:
         """Close the consumer.
 
-        A new consumer verifies the last record before it reads further records.
+        The next consumer verifies the last record first.
         """
         if self._consumer is not None:
             self._consumer.close()
@@ -570,9 +564,9 @@ class KafkaLog:
     # Methods that request the log bounds.
 
     def _request_bounds(self) -> tuple[int, int]:
-        """Request and return the bounds of the log.
+        """Request the bounds of the log.
 
-        If no partition leader is available, retry the request for up to `ANSWER_SECONDS`.
+        Retry for up to `ANSWER_SECONDS` if there is no partition leader.
         """
         from confluent_kafka import Consumer, KafkaException
 
@@ -592,9 +586,9 @@ class KafkaLog:
             time.sleep(BEHIND_SECONDS)
 
     def _check_bounds(self, offset: int) -> tuple[int, int]:
-        """Request, check, and return the bounds of the log.
+        """Request the bounds of the log and check its end.
 
-        If the log ends before `offset` or before its highest known end, raise `Unknown`, or `Halted` after
+        If the log ends before `offset` or its highest known end, raise `Unknown`, or `Halted` after
         `LOST_SECONDS`.
         """
         known_end = max(offset, self._known_end)
@@ -629,7 +623,7 @@ class KafkaLog:
     # Methods that check settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message if the topic was re-created, and a message if it has too few replicas."""
+        """Return messages if the topic was re-created or has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -654,7 +648,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message for each unsafe topic setting, including settings inherited from the brokers."""
+        """Return a message for each unsafe topic setting, including broker defaults."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -692,7 +686,7 @@ class KafkaLog:
     def _open_admin(self) -> Iterator[AdminClient]:
         """Open an admin connection for a request.
 
-        If the request fails, poll the connection, so that the error callback is called.
+        If the request fails, poll the connection to run the error callback.
         """
         from confluent_kafka import KafkaException
 
@@ -704,9 +698,9 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Store an error reported by a connection.
+        """Store an error of a connection.
 
-        The "all brokers down" error does not overwrite a more specific error.
+        "All brokers down" does not replace a more specific error.
         """
         from confluent_kafka import KafkaError
 
@@ -720,7 +714,7 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert "unknown topic" errors to `NoCluster`, and all other connection errors to `Unknown`."""
+        """Convert "unknown topic" errors to `NoCluster`, and other connection errors to `Unknown`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -735,7 +729,7 @@ class KafkaLog:
     def _require_topic(self, error: KafkaException) -> None:
         """Raise `NoCluster` if `error` means that the topic is unknown.
 
-        If the topic existed before, raise `NoCluster` only after `LOST_SECONDS`.
+        If the topic existed before, wait for `LOST_SECONDS`.
         """
         if not self._is_topic_unknown(error):
             self._missing_since = None
@@ -753,7 +747,7 @@ class KafkaLog:
     def _is_topic_unknown(self, error: KafkaException) -> bool:
         """Return whether an error means that the topic is unknown.
 
-        Return False if the topic exists but its partition has no leader.
+        Return False if the topic exists without a partition leader.
         """
         from confluent_kafka import KafkaError, KafkaException
 
@@ -776,14 +770,14 @@ class KafkaLog:
 
 
 def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return the exception for an append that failed because a record was rejected."""
+    """Return the exception for a rejected record. Only the first record of an append can be `Refused`."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
 
 
 def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:
-    """Return whether the value of a setting is at least as safe as the required value."""
+    """Return whether a setting is at least as safe as required."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted
@@ -794,6 +788,6 @@ def _error_text(error: Exception) -> str:
 
 
 def _single_result(futures: Mapping[Any, Future[Any]]) -> Any:
-    """Return the result of an admin request for a single resource."""
+    """Return the result of an admin request for one resource."""
     (future,) = futures.values()
     return future.result(ANSWER_SECONDS + 1.0)

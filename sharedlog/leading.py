@@ -1,4 +1,4 @@
-"""Implements the leadership of a shared log: candidacy, writing, and the proof of each append.
+"""Leadership of a shared log: candidacy, writing, and the proof of each append.
 
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder ID,
                 and reads up to this record. The leader is the holder in the newest EPOCH record of the log.
@@ -13,13 +13,12 @@
                 success at another or unknown offset     none: append a BEAT, read it, and check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that has stepped down no longer uses its in-memory tables to respond to calls, because the tables may
-contain records that were not accepted. An engine that compares heads (`sharedlog.engine`) never succeeds at
-another or unknown offset.
+A leader that has stepped down no longer answers calls from its tables in memory, because they may contain
+records that were not accepted. An engine that compares heads (`sharedlog.engine`) never succeeds at another
+or unknown offset.
 
-Cost: A proven append requires no additional records or copies. Weak spot: Each successful append that is not
-proven requires a BEAT record and a read. Therefore, appends are slow if an engine never returns the expected
-offset.
+Cost: a proven append needs no extra records or copies. Weak spot: each successful append without proof needs
+a BEAT record and a read. Appends are slow if an engine never returns the expected offset.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """The conclusion that the engine's response to an append allows."""
+    """What the engine's response to an append proves."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
 
 
 class Candidate:
-    """A node's candidacy for the leadership. `fold` must have read the log to its end."""
+    """A node's candidacy. `fold` must have read the log to its end."""
 
     def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
         assert fold.is_founded, "only who has read the history from its first record may stand"
@@ -58,14 +57,14 @@ class Candidate:
 
     @property
     def record_to_verify(self) -> int | None:
-        """The offset of the record to be read again before the node leads, or None if no record was read."""
+        """Offset of the record to read again before leading, or None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate is the leader. `fold` must have read the candidate's EPOCH record.
+        """Return whether the candidate leads. `fold` must have read its EPOCH record.
 
-        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if this record was trimmed.
-        Raise `Halted` if the record at `record_to_verify` has changed.
+        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if that record was trimmed.
+        Raise `Halted` if that record has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -73,18 +72,18 @@ class Candidate:
 
 
 class Leader:
-    """Creates the records of a leader. The first record continues the history that `fold` has read."""
+    """Creates the records of a leader. The first one continues the history that `fold` has read."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The position after the last record that the leader has created."""
+        """Position after the last record created."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
     def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES records for a flush. The parts must be contiguous and begin at `position`."""
+        """Return the BYTES records of a flush. The parts must be contiguous and begin at `position`."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
@@ -101,15 +100,15 @@ class Leader:
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
         """Return a BEAT record.
 
-        If the BEAT is accepted, all earlier records of the leader are also proven.
+        An accepted BEAT also proves all previous records of the leader.
         """
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Record the successful append of `count` records, and return whether the records are proven.
+        """Record a successful append of `count` records. Return whether they are proven.
 
-        `offset` is the offset of the last record, or None if the engine does not return it. A failed append
-        must not be recorded, because the leader steps down after a failure.
+        `offset` is the offset of the last record, or None if the engine did not return it. Do not record a
+        failed append: the leader steps down after a failure.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -118,9 +117,9 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def check_proof(self, fold: Fold) -> bool:
-        """Return whether `fold`, after reading the leader's last BEAT, proves all records of the leader.
+        """Return whether `fold` proves all records of this leader. `fold` must have read the last BEAT.
 
-        If the result is true, the leader continues. Otherwise, the leader must step down.
+        If the result is false, the leader must step down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -136,7 +135,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each BYTES record for a flush, and the number of zero bytes that follow the body."""
+    """Yield the body of each BYTES record of a flush, and the number of zero bytes after it."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -153,7 +152,7 @@ def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _split_part(part: bytes) -> Iterator[bytes]:
-    """Split a part at CommitLog record boundaries if it is too large for one BYTES record."""
+    """Split a part that is too large for one BYTES record, at CommitLog record boundaries."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
         # A blank record may extend beyond the end of the part.

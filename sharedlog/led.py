@@ -1,11 +1,10 @@
-"""Keeps the offsets and CRC-32s of the newest leader records that a reader has applied.
+"""Offsets and CRC-32s of the newest leader records that a reader has applied.
 
-A record that a leader has read, or has written and proven, must be identical when another node reads it. If
-records are compared by offset, a lost or replaced record is detected even if there are gaps between offsets.
+A record that a leader has read, or has written and proven, must be the same for every other reader. Comparing
+records by offset reveals a lost or replaced record even if offsets have gaps.
 
-Up to `LED_MAX` entries of 12 bytes each are kept in memory. The newest `FROZEN_LED_MAX` entries are stored in
-each checkpoint. Weak spot: Older records are not checked. However, a node that starts from a checkpoint does
-not read older records again.
+Cost: up to `LED_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LED_MAX` in each checkpoint. Weak
+spot: older records are not checked. A node that starts from a checkpoint does not read them again, however.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ FROZEN_LED_MAX: Final = 2_048
 
 
 class LeaderRecord(NamedTuple):
-    """The entry for a leader record: the record's offset in the shared log, and the CRC-32 of its bytes."""
+    """Offset and CRC-32 of a leader record."""
 
     offset: int
     crc: int
 
 
 class LeaderRecords:
-    """A list of entries for leader records, ordered by offset."""
+    """Leader records, ordered by offset."""
 
     def __init__(self) -> None:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest entry. If there are more than `LED_MAX` entries, discard the older half."""
+        """Add the newest record. Discard the older half if there are more than `LED_MAX`."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)
@@ -40,20 +39,20 @@ class LeaderRecords:
             del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
 
     def records_up_to(self, offset: int) -> list[LeaderRecord]:
-        """Return the last entry before `offset`, and the entry at `offset`, if they exist."""
+        """Return the last record before `offset` and the record at `offset`, if they exist."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
 
     def freeze(self, next_offset: int) -> list[list[int]]:
-        """Return the state for a checkpoint. Entries at or after `next_offset` are omitted."""
+        """Return the newest records before `next_offset`, for a checkpoint."""
         newest = slice(-FROZEN_LED_MAX, None)
         both = zip(self._offsets[newest], self._crcs[newest], strict=True)
         return [[offset, crc] for offset, crc in both if offset < next_offset]
 
     @classmethod
     def thaw(cls, frozen: list[list[int]]) -> LeaderRecords:
-        """Restore the entries from a checkpoint."""
+        """Restore the records from a checkpoint."""
         records = cls()
         for offset, crc in frozen:
             records.add(offset, crc)

@@ -1,11 +1,10 @@
-"""Reads the password for an engine from a file. The file is read again for each new connection.
+"""Reads an engine's password from a file, again for each new connection.
 
-A password in a URL is visible in the process list, and cannot be changed while the process is running. A
-password in a file can be changed without a restart. New sessions use the new password, and open sessions are
-not affected.
+A password in a URL is visible in the process list and cannot change while the process runs. A password in a
+file can change without a restart: new sessions use the new password, and open sessions continue.
 
-Weak spot: When the password is changed in the engine, the engine rejects new sessions until the file is
-changed as well. Open sessions remain open.
+Weak spot: after a password change in the engine, new sessions are rejected until the file changes too. Open
+sessions stay open.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""The name of the URL parameter that specifies the file path."""
+"""URL parameter for the file path."""
 BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A file that contains a password in its first line."""
+    """A file with a password in its first line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -30,7 +29,7 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the password that the file contains.
+        """Return the password.
 
         Raise `SessionRefused` if the file cannot be read or its first line is empty.
         """

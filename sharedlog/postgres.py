@@ -1,54 +1,50 @@
-"""Implements a shared log in PostgreSQL.
+"""A shared log in PostgreSQL.
 
-One table contains the records, and the other table contains the head of the log.
+One table holds the records, and another the head of the log.
 
     log_head      one row with the newest epoch and its holder, the accepted position, the last offset, and
                   the number of offsets per partition
     log_record    one row per record with the offset, the content, and the time of the append; partitioned by
                   offset range
 
-An append is a single SQL statement. The statement updates the head if the head equals the writer's head, and
-inserts the records only if the head was updated. The row lock on the head serializes concurrent appends. A
-transaction holds this lock until it commits, so that an offset becomes visible to readers only after all
-lower offsets. If a former leader executes the statement, no row is updated.
+An append is a single SQL statement. It updates the head if that equals the writer's head, and inserts the
+records only if the head was updated. The row lock on the head serializes appends. A transaction holds this
+lock until it commits, so an offset becomes visible only after all lower offsets. A former leader updates no
+row.
 
-An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the
-synchronous standbys receive the records before the commit is reported. If the server stops waiting for its
-standbys, it reports the commit with a WARNING, and the adapter raises `Unknown`. The adapter also raises
-`Unknown` if the connection is lost before a response arrives.
+An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
+first waits for the synchronous standbys. If it stops waiting, it sends a WARNING, and the adapter raises
+`Unknown`. The adapter also raises `Unknown` if the connection is lost before a response arrives.
 
-If the network silently drops packets, connections can remain half-open. Therefore, both sides close a
-connection after `SILENT_SECONDS` without traffic, and an append in progress raises `Unknown`. The server
-terminates sessions that are idle in a transaction. Otherwise, the locks of a partitioned or stopped node
-would block all other nodes.
+If the network silently drops packets, connections can stay half-open. Both sides therefore close a connection
+after `SILENT_SECONDS` without packets, and an append in progress raises `Unknown`. The server terminates
+sessions that are idle in a transaction. Otherwise the locks of a partitioned or stopped node would block all
+others.
 
-Trimming drops whole partitions, so no VACUUM is required. However, up to one partition of trimmed records
-remains in the table.
+Trimming drops whole partitions, so it needs no VACUUM. Up to one partition of trimmed records stays in the
+table.
 
-A server process that is stopped or is waiting for standbys may never respond, even though its host
-acknowledges packets. Therefore, `give_up` aborts all calls in progress when the node shuts down.
+A server process that is stopped or waits for standbys may never respond, although its host acknowledges
+packets. When the node shuts down, `give_up` therefore aborts all calls. `check_settings` uses its own
+connection, so that it can report unsafe settings while an append waits for a missing standby.
 
-`check_settings` uses a separate connection, so that it can report unsafe settings while an append is waiting
-for an unavailable standby.
+A standby that is promoted before it has the last rows has an older history. On each new connection, the
+adapter therefore verifies the newest record that it has read or appended. It raises `Halted` if this record
+has changed, or has been missing at the end of the log for `LOST_SECONDS`. The delay lets a standby replay the
+missing records.
 
-If a standby is promoted before it receives the last rows, it contains an older history. Therefore, each time
-the adapter reconnects, it verifies the newest record that it has read or appended. The adapter raises
-`Halted` if this record has changed, or if the record has been missing from the end of the log for
-`LOST_SECONDS`. The delay allows a standby to replay the missing records.
+If PostgreSQL cannot read a page, for example because of a bad checksum, reading a record on it raises
+`LogDamaged` with the record number. Records on other pages can still be read. The check of the newest record
+on a new connection ignores unreadable pages. An append is retried if PostgreSQL chooses an unreadable page
+for the new rows.
 
-If PostgreSQL cannot read a page, for example because of an invalid checksum, a read of a record on that page
-raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
-newest record after a reconnect ignores unreadable pages. An append is retried if PostgreSQL selects an
-unreadable page for the new rows.
-
-Cost: Each append requires one round trip and one commit. To check the partitions, an additional round trip is
-required for each new connection and for every 10,000th record. Records are transferred in binary format. For
-a record of 25 KB, the binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550 us
-to 190 us on the server. The adapter buffers the rows of one read in memory. Weak spot: A loss is detected
-only by comparison with the records that this process has read or appended, and with the checkpoint of the
-node. A node that restarts from its checkpoint cannot detect the loss of rows that were written after the
-checkpoint. If the last page of the table cannot be read, PostgreSQL cannot insert records, because it assigns
-new rows to that page.
+Cost: one round trip and one commit per append. Each new connection and every 10,000th record needs another
+round trip to check the partitions. Records are sent in binary format. For a record of 25 KB, this takes 70 us
+instead of 250 us of CPU time on the writer, and 190 us instead of 550 us on the server. The rows of one read
+are kept in memory. Weak spot: the adapter can detect a loss only against the records that this process has
+read or appended, and against the node's checkpoint. A node that restarts from its checkpoint cannot detect
+the loss of rows written after it. If the last page of the table cannot be read, PostgreSQL cannot insert
+records, because new rows go to that page.
 """
 
 from __future__ import annotations
@@ -92,49 +88,47 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""The number of offsets in each partition of a newly created log.
+"""Number of offsets per partition of a new log.
 
-Between the partition check and the row lock of an append, other nodes must append fewer than this number of
-records.
+Other nodes must append fewer records than this between an append's partition check and its row lock.
 """
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
-"""The batch sizes for retries of a read that has failed because of an unreadable record."""
+"""Batch sizes for retrying a read that failed at an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""The time in ms that a trim operation waits for readers. Appends are blocked during this time."""
+"""Milliseconds that a trim waits for readers. Appends are blocked meanwhile."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
-"""The maximum number of attempts to insert records when PostgreSQL selects unreadable pages."""
+"""Maximum number of attempts to insert records if PostgreSQL chooses unreadable pages."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""The time after which a connection is closed if no packets arrive, not even TCP acknowledgments."""
+"""Time without any packets, even TCP acknowledgments, before a connection is closed."""
 IDLE_SECONDS: Final = 2
-"""The value of `idle_in_transaction_session_timeout`.
+"""Value of `idle_in_transaction_session_timeout`.
 
-The timeout can be short, because the statements of a transaction are sent without delay.
+It can be short, because the adapter sends the statements of a transaction without delay.
 """
 CHECK_MS: Final = 10_000
-"""The statement timeout for the connections that are used for checks."""
+"""Statement timeout of connections for checks, in milliseconds."""
 TRY_MS: Final = 200
-"""The time in ms that a test append waits for another append. Later appends are blocked meanwhile."""
+"""Milliseconds that a test append waits for another append. Newer appends wait too."""
 LOST_SECONDS: Final = 20.0
-"""The time for which the log must be too short before the adapter reports a loss."""
+"""How long the log must be too short before the adapter reports a loss."""
 END_SECONDS: Final = 1.0
-"""The interval at which a reader at the end of the log compares the end offset with the head."""
+"""Interval at which a reader at the end of the log checks the head."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""The number of unanswered keepalive probes, sent once per second, after which a connection is closed."""
+"""Number of unanswered keepalive probes, one per second, before a connection is closed."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""The server parameters of a session, which override those in the URL (`options`) and in PGOPTIONS.
+"""Server parameters of a session. They override `options` in the URL and PGOPTIONS.
 
-Records are read only by index scans, because a sequential scan fails at any damaged page. JIT compilation is
-disabled, because PostgreSQL would otherwise compile each plan that has a high cost estimate, which takes 100
-ms per statement.
+Reads use index scans only, because a sequential scan fails at any damaged page. JIT is off, because compiling
+a plan with a high cost estimate takes 100 ms per statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -144,7 +138,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""The default libpq connection parameters, which can be overridden by parameters in the URL."""
+"""Default libpq connection parameters. The URL can override them."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -196,8 +190,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""If several rows have the same record number, the query returns all of them or none, because a reader
-compares duplicate rows."""
+"""Returns all rows with the same record number or none, because a reader compares duplicate rows."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -210,8 +203,7 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""This query returns the log bounds if the first record cannot be read. It assumes that the log begins at the
-start of the first partition."""
+"""Returns the log bounds if the first record cannot be read. Assumes a log that begins with a partition."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -234,17 +226,17 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
-    """A shared log in the database given by the libpq connection string `conninfo`.
+    """A shared log in the database of the libpq connection string `conninfo`.
 
-    The table names begin with `log`. If `password_file` is given, the password is read from this file for
-    each new connection.
+    The table names begin with `log`. If `password_file` is given, each new connection reads the password from
+    it.
 
-    The methods are thread-safe. The calls share a single connection, which is used by one call at a time. The
-    connection is opened when it is first needed, and reopened after a failure.
+    All methods are thread-safe. They share one connection, and one call uses it at a time. The adapter opens
+    the connection on first use and again after a failure.
     """
 
     is_dense = True
-    """Record numbers are contiguous, because they are assigned from the row that contains the head."""
+    """Record numbers are contiguous, because they come from the head row."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -256,21 +248,20 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The offset up to which partitions exist, excluding one partition that is reserved for appends by
-        other nodes.
+        """Offset up to which partitions exist. One more partition is reserved for appends of other nodes.
         """
         self._has_lax_commits = self._is_void = False
-        """Whether the last check found an unsafe `synchronous_commit`, and whether to reopen the session."""
+        """Whether the last check found an unsafe `synchronous_commit`, and whether to reconnect."""
         self._last: tuple[int, int] | None = None
-        """The offset and CRC-32 of the newest record that was read or appended."""
+        """Offset and CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """The time at which a query last confirmed that the reader had reached the end of the log."""
+        """When a query last confirmed that the reader was at the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
 
     def found(self, head: Head) -> None:
-        """Create the tables for a new log. Raise `ClusterExists` if the tables already exist."""
+        """Create the tables for a new log. Raise `ClusterExists` if they exist."""
         from psycopg.errors import DuplicateTable
 
         with self._use_connection(_MAKES) as connection, connection.transaction():
@@ -293,8 +284,8 @@ class PostgresLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
         """If the head equals `head`, append all records and set the head to `following`.
 
-        Return the offset of the last record. Raise `Refused` if no record was appended because the head
-        differs, or `Unknown` if the result is unknown.
+        Return the offset of the last record. Raise `Refused` if the head differs and no record was appended,
+        or `Unknown` if the result is unknown.
         """
         count = len(stored)
         with self._use_connection() as connection:
@@ -317,11 +308,11 @@ class PostgresLog:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records from `offset` on, or from the first remaining record if that is higher.
 
-        The result contains at least one record, unless the log contains no record at or after `offset`. Raise
-        `Halted` if the end of the log was lost, `LogDamaged` if the record at `offset` cannot be read, or
-        `Unknown` if PostgreSQL does not respond.
+        Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
+        was lost, `LogDamaged` if the record at `offset` cannot be read, or `Unknown` if PostgreSQL does not
+        respond.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -364,7 +355,7 @@ class PostgresLog:
     ) -> list[Any]:
         """Return up to `count` rows, ordered by record number.
 
-        If `count` is 1, return only the rows that have the record number `offset`.
+        If `count` is 1, return only rows with the record number `offset`.
         """
         if count == 1:
             return connection.execute(self._format_sql(_READ_ONE), (offset,), binary=True).fetchall()
@@ -372,7 +363,7 @@ class PostgresLog:
         return connection.execute(self._format_sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the offset of the first remaining record and the offset after the last record.
+        """Return the first remaining offset and the offset after the last record.
 
         Raise `Unknown` if PostgreSQL does not respond.
         """
@@ -389,8 +380,8 @@ class PostgresLog:
     def trim(self, offset: int) -> None:
         """Drop the partitions whose records all precede `offset`.
 
-        Raise `Unknown` if another session is reading the log, for example to create a dump, because appends
-        would have to wait for that session.
+        Raise `Unknown` if another session reads the log, for example a dump. Appends would have to wait for
+        it.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -399,7 +390,7 @@ class PostgresLog:
                 self._drop_partition(connection, number)
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause a loss of records.
+        """Return a message for each setting that could lose records.
 
         Raise `Unknown` if PostgreSQL does not respond.
         """
@@ -412,7 +403,7 @@ class PostgresLog:
         return find_setting_faults(found)
 
     def try_append(self) -> None:
-        """Append a test record in a transaction that is rolled back. Raise `Unknown` if the append fails."""
+        """Append a test record and roll back. Raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -429,16 +420,16 @@ class PostgresLog:
                 self._forget_partitions()
 
     def notes(self) -> list[str]:
-        """Return a message for each setting that is allowed but risky.
+        """Return a message for each risky setting that is allowed.
 
         Raise `Unknown` if PostgreSQL does not respond.
         """
         return find_risky_settings(self._read_settings())
 
     def try_session(self) -> int:
-        """Open and close a new session. Return the server time in milliseconds since 1970.
+        """Open and close a session. Return the server time in milliseconds since the Unix epoch.
 
-        Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL does not respond.
+        Raise `SessionRefused` if the server refuses the session, or `Unknown` if it does not respond.
         """
         with self._open_check_connection() as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -451,7 +442,7 @@ class PostgresLog:
             self._close_connection()
 
     def give_up(self) -> None:
-        """Abort all calls in progress, and reject later calls. Both raise `Unknown` in the callers."""
+        """Abort all calls in progress and reject later ones. All of them raise `Unknown`."""
         import psycopg
 
         with self._sessions_lock:
@@ -461,17 +452,17 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows in a range of the log, and compare the count with the record numbers.
+        """Compare the number of rows in a range of the log with its record numbers.
 
-        The query neither waits for appends nor blocks them. Raise `NoCluster` if the tables are missing, or
-        `Unknown` if PostgreSQL does not respond.
+        The query does not wait for appends and does not block them. Raise `NoCluster` if the tables are
+        missing, or `Unknown` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
 
     @contextmanager
     def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a second connection, and convert its errors to `Unknown`, `NoCluster`, or `LogDamaged`."""
+        """Open a second connection. Convert its errors to `Unknown`, `NoCluster`, or `LogDamaged`."""
         import psycopg
 
         try:
@@ -491,7 +482,7 @@ class PostgresLog:
         """Execute an append statement.
 
         Return the number of the last inserted record, or None if the head has changed. Raise `LogDamaged` if
-        the count or the numbers of the inserted records are incorrect.
+        the count or the numbers of the inserted records are wrong.
         """
         from psycopg.errors import UniqueViolation
 
@@ -516,11 +507,10 @@ class PostgresLog:
     def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Execute a statement that inserts records, and return its result row.
+        """Execute a statement that inserts records, and return its row.
 
-        The statement is retried if PostgreSQL selects an unreadable page from the free space map. A failed
-        attempt does not insert any records. An unreadable page remains in the map, but the next attempt
-        selects a different page.
+        Retry if PostgreSQL chooses an unreadable page from the free space map. A failed attempt inserts
+        nothing. The page stays in the map, but the next attempt chooses another page.
         """
         from psycopg.errors import DataCorrupted
 
@@ -546,7 +536,7 @@ class PostgresLog:
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
         """Create a partition if it does not exist.
 
-        Another node may create the same partition at the same time.
+        Another node may create it at the same time.
         """
         from psycopg import errors
 
@@ -569,9 +559,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions for the next `count` records and two additional partitions.
+        """Create the partitions for the next `count` records, and two more.
 
-        The head is read only if the last known record is close to the end of the known partitions.
+        The head is read only if the last known record is near the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -586,14 +576,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Clear the set of known partitions, because a rollback may have removed new partitions."""
+        """Forget the known partitions, because a rollback may have removed new ones."""
         self._partitions.clear()
         self._made_to = 0
 
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the row that results from a query on the head. Raise `NoCluster` if the head is missing."""
+        """Return the row of a query on the head. Raise `NoCluster` if there is none."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -604,12 +594,11 @@ class PostgresLog:
 
     @contextmanager
     def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
-        """Provide the shared connection in a context that converts psycopg exceptions.
+        """Provide the shared connection, and convert psycopg exceptions.
 
-        Raise `Unknown` if the connection is lost or the server has sent a warning, or `NoCluster` if the
-        tables of the log are missing. Raise `LogDamaged` if the tables cannot be read, or `RightMissing` if
-        the user lacks a privilege. The error message includes the text `right`, which explains how to grant
-        the privilege.
+        Raise `Unknown` if the connection is lost or the server has sent a warning, `NoCluster` if the tables
+        are missing, `LogDamaged` if they cannot be read, or `RightMissing` if the user lacks a privilege.
+        `right` says how to grant the privilege.
         """
         import psycopg
 
@@ -650,14 +639,14 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Store the offset and CRC-32 of a record that was read or appended, if it is the newest record."""
+        """Remember the offset and CRC-32 of a record if it is the newest."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again to verify it.
+        """Read the newest record again.
 
-        Raise `Halted` if the record has changed, or if it has been missing for `LOST_SECONDS`.
+        Raise `Halted` if it has changed, or has been missing for `LOST_SECONDS`.
         """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -678,11 +667,11 @@ class PostgresLog:
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Verify that the reader has reached the end of the log.
+        """Verify that the reader is at the end of the log.
 
         If the log ends before `offset`, raise `Unknown`, or `Halted` after `LOST_SECONDS`. Also raise
-        `Unknown` if the record at `offset` is missing from the table although the head contains an equal or
-        higher offset. Later reads show whether the record is still missing.
+        `Unknown` if the head includes the record at `offset` but the table does not. Later reads show whether
+        the record is still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -738,7 +727,7 @@ class PostgresLog:
             raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
     def _make_connection_error(self, error: psycopg.Error) -> Unknown:
-        """Return the exception for an error reported by the server or by libpq."""
+        """Return the exception for an error of the server or of libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
             return Unknown(f"PostgreSQL did not answer: {said}")
@@ -761,8 +750,7 @@ class PostgresLog:
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Store a warning from the server.
 
-        A warning is the only indication that the server has committed a transaction without waiting for its
-        standbys.
+        A commit without waiting for the standbys shows only in a warning.
         """
         # Unlike field S and the message text, field V is not translated.
         if notice.severity_nonlocalized == "WARNING":
@@ -778,10 +766,10 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether an error means that the server responded and rejected the session.
+    """Return whether the server has responded and rejected the session.
 
-    libpq does not return an error code for a rejected session, and the server message may be translated. A
-    password request shows that the server has responded, and the word FATAL is the same in most translations.
+    libpq gives no error code for a rejected session, and the message may be translated. A password request
+    shows that the server has responded. The word FATAL is the same in most translations.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -792,7 +780,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
 def _error_text(error: psycopg.Error) -> str:
     """Return an error message as a single line.
 
-    If a connection attempt fails, libpq reports one line for each address that it has tried.
+    libpq reports a failed connection with one line per address.
     """
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

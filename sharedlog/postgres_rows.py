@@ -1,12 +1,11 @@
-"""Checks whether a log contains each record exactly once, based on record numbers and the unique index.
+"""Checks that a log in PostgreSQL has each record number exactly once.
 
-A check reads a range of record numbers in a single snapshot. The check detects gaps, duplicates, lost rows at
-the start or end of the log, and a missing or invalid unique index on the record numbers. The `found` method
-creates this index for a new log, and PostgreSQL creates the index on each new partition.
+A check reads a range of record numbers in one snapshot. It detects gaps, duplicates, lost rows at the start
+or end of the log, and a missing or invalid unique index on the record numbers. `found` creates this index
+with a new log, and PostgreSQL creates it on each new partition.
 
-Cost: A check reads at most `RANGE_RECORDS` index entries. Weak spot: A check does not detect changes to the
-content of a record. Such changes are detected by the CRC of the record or by the history chain
-(`sharedlog.scrub`).
+Cost: a check reads at most `RANGE_RECORDS` index entries. Weak spot: a check does not detect changed records.
+Their CRC or the history chain reveals them (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
-"""The maximum number of gaps and duplicates that a check reports."""
+"""Maximum number of gaps and duplicates per check."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
 FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = '{log}_record'::regclass
 """
-"""This query returns the first record number of the oldest partition, at which the log begins, because
-trimming drops whole partitions."""
+"""Returns the first record number of the oldest partition, which is the start of the log."""
 _EDGES: Final = "SELECT min(record), max(record) FROM {log}_record"
 _STEPS: Final = """
 SELECT record, following FROM (
@@ -42,10 +40,10 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 
 
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
-    """Check up to `RANGE_RECORDS` records, starting at `from_record` or at the first record of the log.
+    """Check up to `RANGE_RECORDS` records from `from_record` or from the start of the log.
 
-    The connection must be in autocommit mode. Raise `NoCluster` if the head of the log is missing. Exceptions
-    of psycopg are not converted.
+    The connection must be in autocommit mode. Raise `NoCluster` if the head is missing. psycopg exceptions
+    are not converted.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -66,7 +64,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a message if records were lost at the start or end of the log, or "" otherwise."""
+    """Return a message if the log has lost records at its start or end, or ""."""
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
@@ -80,7 +78,7 @@ def _describe_edge(log: str, first: int, last: int, least: int | None, most: int
 
 
 def _describe_gap(log: str, record: int, following: int) -> str:
-    """Return a message for two adjacent rows whose record numbers are not consecutive."""
+    """Return a message for two adjacent rows whose numbers are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
     return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."

@@ -1,6 +1,6 @@
-"""Checks the PostgreSQL settings that are required for a durable shared log.
+"""Checks the PostgreSQL settings that a durable shared log needs.
 
-Each message includes the command that changes the setting.
+Each message names the command that fixes the setting.
 
 fsync, full_page_writes      must be on; otherwise, a power failure can cause the loss of accepted records or
                              of the database
@@ -11,8 +11,8 @@ synchronous_standby_names    requires a number of synchronous standbys; if there
 a standby, or read only      cannot be used, because the server rejects writes
 no synchronous standby       is allowed but reported, because accepted records exist on only one machine
 
-Weak spot: The settings of the primary do not show whether a standby syncs its writes to disk, or whether two
-standbys run on the same machine.
+Weak spot: the primary does not know whether a standby syncs its writes, or whether two standbys run on the
+same machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """The settings of a session and the state of the standbys.
+    """Settings of a session, and the state of the standbys.
 
     `values` and `sources` are keyed by setting name.
     """
@@ -41,17 +41,17 @@ class Settings(NamedTuple):
     user: str
     database: str
     standby_names: str
-    """The value of `synchronous_standby_names`."""
+    """Value of `synchronous_standby_names`."""
     in_step: list[str]
-    """The `application_name` of each synchronous standby."""
+    """`application_name` of each synchronous standby."""
     standby_count: int
-    """The number of connected standbys, including asynchronous ones and those that are catching up."""
+    """Number of connected standbys, including asynchronous ones and those catching up."""
     unseen_count: int
-    """The number of standbys whose `sync_state` is not visible to this user."""
+    """Number of standbys whose `sync_state` this user may not see."""
 
     @property
     def needed_count(self) -> int:
-        """The number of standbys that must confirm a commit before the commit is acknowledged."""
+        """Number of standbys that must confirm a commit."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -59,7 +59,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a message for each setting that can cause records to be lost or rejected."""
+    """Return a message for each setting that can lose or reject records."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -79,9 +79,9 @@ def find_setting_faults(found: Settings) -> list[str]:
 
 
 def find_risky_settings(found: Settings) -> list[str]:
-    """Return a message for each setting that is allowed but risky.
+    """Return a message for each risky setting that is allowed.
 
-    Each message includes a command that changes the setting.
+    Each message names a command that fixes the setting.
     """
     said = []
     if not found.needed_count and not found.is_standby:
@@ -100,10 +100,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message about the data loss that a disabled setting can cause.
-
-    The message includes a command that enables the setting.
-    """
+    """Return a message about what a disabled setting can lose, and how to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -138,14 +135,14 @@ def _alter_system(name: str, value: str) -> str:
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that changes a setting for the sessions of a user in a database.
+    """Return the command that changes a setting for a user in a database.
 
-    Such a setting overrides the server setting.
+    Such a setting overrides that of the server.
     """
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 
 def _quote(name: str) -> str:
-    """Return a name as an SQL identifier, with quotation marks if necessary."""
+    """Return a name as an SQL identifier, quoted if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -1,12 +1,12 @@
-"""Reads the records of a shared log in order, and applies each record to a fold.
+"""Reads a shared log in order, and applies its records to a fold.
 
-A record that does not match its CRC is read up to `fold.READS_MAX` times. If the next record to apply was
-trimmed, `Trimmed` is raised, and the node needs a checkpoint from another node. If the engine is dense, a gap
-between two records raises `LogDamaged`. If the engine is not dense, the history chain shows whether bytes are
-missing (`sharedlog.fold`). The function `records` reads the log without applying the records to a fold.
+A record that does not match its CRC is read up to `fold.READS_MAX` times. `Trimmed` means that the next
+record was trimmed and the node needs a checkpoint from another node. In a dense engine, a gap raises
+`LogDamaged`. In other engines, the history chain shows whether bytes are missing (`sharedlog.fold`).
+`records` reads the log without a fold.
 
-Weak spot: If the first record is missing, a reader cannot determine whether the record was lost or trimmed. A
-loss is detected by the scrub (`sharedlog.scrub`).
+Weak spot: if the first record is missing, a reader cannot tell whether it was lost or trimmed. The scrub
+detects a loss (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Apply all records that follow the last applied record, and yield each record with its outcome.
+    """Apply all records after the last applied one. Yield each record with its outcome.
 
-    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is not permitted in the current state
-    of the fold, or `Unknown` if the engine does not respond.
+    Raise `Trimmed` if the next record was trimmed, `Halted` if the fold does not permit a record, or
+    `Unknown` if the engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
@@ -38,9 +38,9 @@ def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 
 
 def read_until(engine: Engine, fold: Fold, until: int) -> None:
-    """Read and apply records until the fold has applied all records before the offset `until`.
+    """Read and apply all records before the offset `until`.
 
-    Raise the same exceptions as `read_steps`. Also raise `Halted` if the log ends before this offset.
+    Raise the same exceptions as `read_steps`. Also raise `Halted` if the log ends before `until`.
     """
     if fold.next_offset >= until:
         return
@@ -53,11 +53,11 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all records of the log in order, without applying them to a fold.
+    """Yield all records of the log in order, without a fold.
 
-    Records are skipped if they cannot be read, do not match their CRC, or belong to another cluster. If
-    `cluster` is None, the records of all clusters are returned. Raise `Unknown` if the engine does not
-    respond, or `LogDamaged` if the engine reports an unreadable record without its record number.
+    Skip records that cannot be read, do not match their CRC, or belong to another cluster. If `cluster` is
+    None, yield the records of all clusters. Raise `Unknown` if the engine does not respond, or `LogDamaged`
+    if it reports an unreadable record without a record number.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -77,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap. If the engine is not dense, return all records.
+    """Return the records of a read up to the first gap, or all if the engine is not dense.
 
     Raise `Trimmed` or `LogDamaged` if the next record to apply is missing.
     """
@@ -92,7 +92,7 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise the exception for a gap before the record at `offset`: `Trimmed` or `LogDamaged`.
+    """Raise `Trimmed` or `LogDamaged` for a gap before the record at `offset`.
 
     Do nothing if the engine allows the gap.
     """

@@ -1,6 +1,6 @@
-"""Defines the record format of a shared log.
+"""Record format of a shared log.
 
-Each record identifies its writer, its epoch, and its position in the history.
+Each record names its writer, epoch, and position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -17,12 +17,12 @@ Each record identifies its writer, its epoch, and its position in the history.
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records in BYTES, or a JSON object in the other kinds
 
-If older programs cannot read a record kind or body version, it is written only if the finalized version of
-the cluster guarantees that all nodes support it (`sharedlog.versions`).
+A kind or body version that older programs cannot read is written only if the finalized version guarantees
+that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the history up to a record. The chain is a 64-bit
-BLAKE2b hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end
-offset contain the same bytes, unless a hash collision occurs.
+Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
+hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end contain
+the same bytes, barring a hash collision.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -35,8 +35,8 @@ offset contain the same bytes, unless a hash collision occurs.
     CHECKPOINT   by any node                              its holding, after a sync and verification
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: Each record has an overhead of 79 bytes, and BLAKE2b hashes are computed at 1 GB/s. Weak spot: A 64-bit
-chain detects accidental differences between histories, but it does not protect against a forged history.
+Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Weak spot: a 64-bit chain detects accidental
+differences, not forged histories.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""The maximum size of a BYTES body in bytes. Only a body with a single CommitLog record may be larger."""
+"""Maximum size of a BYTES body in bytes. A single CommitLog record may be larger."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -64,7 +64,7 @@ HEAD_BYTES: Final = _HEAD.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """The kind of a shared log record."""
+    """Kinds of shared log records."""
 
     GENESIS = 1
     EPOCH = 2
@@ -86,7 +86,7 @@ class Garbled(ValueError):
 class SharedRecord:
     """A record of a shared log.
 
-    `start`, `zeros`, `chain`, and `is_last` are described in the module docstring.
+    The module docstring describes `start`, `zeros`, `chain`, and `is_last`.
     """
 
     cluster: bytes
@@ -102,12 +102,12 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """The CommitLog offset after the bytes of this record."""
+        """CommitLog offset after the bytes of this record."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The decoded JSON body. BYTES records do not have a JSON body."""
+        """Decoded JSON body. BYTES records have none."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
@@ -134,8 +134,7 @@ def encode(record: SharedRecord) -> bytes:
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
     """Decode a record of the given cluster, or of any cluster if `cluster` is None.
 
-    Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if the record does not match
-    its CRC.
+    Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if they do not match their CRC.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         raise Foreign("no record of a shared log")
@@ -151,12 +150,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after `body` and `zeros`, computed from the chain before them."""
+    """Return the chain after `body` and `zeros`."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Return the JSON body for the given facts. Equal facts always result in equal bytes."""
+    """Encode facts as a JSON body. Equal facts give equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

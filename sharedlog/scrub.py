@@ -1,4 +1,4 @@
-"""Implements the scrub, a background task in which the leader verifies the shared log in small steps.
+"""The scrub: the leader verifies the shared log in the background, in small steps.
 
     count   Compares the number of rows in a range with the record numbers, for engines with rows
             (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
@@ -10,14 +10,13 @@
     pass    A sequence of checks that covers the log from its first record to its end. The faults found by a
             pass are reported until the end of the next pass.
 
-The scrub only reports faults and their record numbers. A reader halts when it reaches a faulty record
+The scrub only reports faults with their record numbers. A reader halts when it reaches a faulty record
 (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: Each step counts up to 200,000 rows and performs up to `READS` reads of `READ_BYTES`, regardless of the
-size of the log. A pass over 1 GiB takes four hours. Weak spot: The scrub does not detect that a record was
-replaced by another valid record of the same cluster, or that a Kafka topic has lost a record. Such a fault is
-detected by a node that reads the history. The node reports the record, and the leader then checks the
-reported record (`sharedlog.faults`).
+Cost: a step counts up to 200,000 rows and makes up to `READS` reads of `READ_BYTES`, whatever the size of the
+log. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by another
+valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the history
+detects and reports such a record, and the leader checks it (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -31,46 +30,46 @@ from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""The maximum number of faults that are stored for each pass."""
+"""Maximum number of faults stored per pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class CheckResult(NamedTuple):
-    """The result of a check: a message for each fault, and the record at which the next check begins."""
+    """A message for each fault found by a check, and where the next check begins."""
 
     faults: list[str]
     next_record: int
     is_whole: bool
-    """True if the check reached the end of the log."""
+    """Whether the check reached the end of the log."""
 
 
 class Rows(Engine, Protocol):
     """An engine that can count its rows."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Count the rows in a range of the log, and compare the count with the record numbers.
+        """Compare the number of rows in a range of the log with its record numbers.
 
         Raise `Unknown` or `Refused` if the engine does not respond.
         """
 
 
 class _ScrubPass:
-    """A sequence of checks from the first record of the log to its end, which is repeated indefinitely."""
+    """Checks from the first record of the log to its end, over and over."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """The next record to check, and the time at which the last pass ended or the first pass began."""
+        """Next record to check, and when the last pass ended or the first pass began."""
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        """The faults found by the current pass and by the previous pass."""
+        """Faults found by this pass and the previous one."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def add_result(self, looked: CheckResult, now_ms: int) -> None:
-        """Add the result of a check to the current pass."""
+        """Add the result of a check to this pass."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -79,7 +78,7 @@ class _ScrubPass:
 
 
 class Scrub:
-    """A scrub of a shared log. `cluster` is the cluster ID, and `clock` is a monotonic clock in ms.
+    """A scrub of a shared log. `clock` is a monotonic clock in milliseconds.
 
     `needed` returns the first record that each node still needs.
     """
@@ -94,17 +93,17 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """The deletion faults found by the previous check. Only faults found by two checks are reported."""
+        """Deletions found by the previous check. Only those found by two checks are reported."""
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
-        """A message for each fault that is currently known."""
+        """A message for each known fault."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """Return, for each kind of check, the time since the last pass in ms and the number of passes."""
+        """Return the milliseconds since the last pass and the number of passes, per kind of check."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -116,8 +115,8 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges of the log.
 
-        Raise `Unknown` or `Refused` if the engine does not respond. After an exception, the next call
-        continues at the same record.
+        Raise `Unknown` or `Refused` if the engine does not respond. The next call then continues at the same
+        record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -141,7 +140,7 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 def count_range(engine: Rows, from_record: int) -> CheckResult:
     """Check the number of rows in the range that begins at `from_record`.
 
-    If the rows cannot be read, the result contains a fault and ends the pass. Raise `Unknown` or `Refused` if
+    If the rows cannot be read, the result holds a fault and ends the pass. Raise `Unknown` or `Refused` if
     the engine does not respond.
     """
     try:
@@ -151,10 +150,9 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
-    """Verify a range of records, starting at `from_record` or at the first remaining record.
+    """Verify a range of records from `from_record` or from the first remaining record on.
 
-    Each CRC mismatch is confirmed by a second read. Raise `Unknown` or `Refused` if the engine does not
-    respond.
+    A second read confirms each CRC mismatch. Raise `Unknown` or `Refused` if the engine does not respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -167,7 +165,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
 
 
 def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
-    """Verify a single record after the engine has failed to read a range of records."""
+    """Verify a single record after a failed read of a range."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

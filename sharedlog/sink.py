@@ -1,28 +1,26 @@
-"""Implements a sink that writes to a shared log. A flush is durable when the shared log has accepted it.
+"""A sink that writes to a shared log. A flush is durable when the shared log has accepted it.
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
     beat     appends a BEAT if no other record has been written for some time. The BEAT proves that this node
              is still the leader.
 
 Rules
-1. An append first writes the records to the local segments without a sync, and then waits until the engine
-   has committed the records. No sync is required, because a node reads the accepted records from the shared
-   log again after a restart.
-2. An append returns only if there is proof that the records were accepted (`sharedlog.leading`). Without
-   proof, the append raises `NotAccepted`, which is a subclass of OSError. After this exception, the node is
-   no longer the leader, and discards its core state in the same way as after a disk failure.
-3. The leader applies its own records to its fold in log order, in the same way as the followers do.
-   Therefore, the leader and the followers verify the same history and store the same positions in their
-   checkpoints.
-4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous append.
+1. An append writes the records to the local segments without a sync, and then waits for the engine to commit
+   them. A sync is not needed, because a restarted node reads the accepted records from the shared log again.
+2. An append returns only with proof that the records were accepted (`sharedlog.leading`). Without proof it
+   raises `NotAccepted`, a subclass of OSError. The node then no longer leads, and discards its core state as
+   after a disk failure.
+3. The leader applies its own records to its fold in log order, as the followers do. Leader and followers thus
+   verify the same history and store the same positions in their checkpoints.
+4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous one.
 
-`proven_ms` is the time, according to the caller's clock, at which the newest proven append began. No other
-node was the leader at that time. A negative response to a call is delayed until `proven_ms` is later than the
-start of the call (`services.live.durability`).
+`proven_ms` is the time on the caller's clock when the newest proven append began. No other node led at that
+time. A negative response to a call waits until `proven_ms` is after the start of the call
+(`services.live.durability`).
 
-Cost: Each append requires one round trip to the engine. Each record has an overhead of 79 bytes and requires
-two BLAKE2b computations. Weak spot: If the engine does not respond to an append, all later appends are
-blocked until the call to the engine fails. The result of the unanswered append may remain unknown.
+Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Weak spot: if
+the engine does not respond, all other appends wait until the call fails. The result of the unanswered append
+may stay unknown.
 """
 
 from __future__ import annotations
@@ -43,10 +41,10 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The log sink of the leader of a cluster.
+    """The log sink of a cluster's leader.
 
-    `fold` must have applied the EPOCH record of this node, but no later record. `clock` is a monotonic clock
-    in ms. `accepted` is called after each proven append, and may raise OSError.
+    `fold` must have applied the EPOCH record of this node and nothing after it. `clock` is a monotonic clock
+    in milliseconds. `accepted` is called after each proven append and may raise OSError.
     """
 
     def __init__(
@@ -63,14 +61,14 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """The time in ms at which the newest proven append began, when no other node was the leader."""
+        """When the newest proven append began, in milliseconds. No other node led then."""
         self.is_over = False
-        """True if an append was not proven or this node has stepped down."""
+        """Whether an append was not proven or this node has stepped down."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts that begin at `first_offset`. This method is called in a worker thread.
+        """Append contiguous parts that begin at `first_offset`. Called in a worker thread.
 
-        Raise `NotAccepted` if there is no proof that the parts were accepted, or OSError if the disk fails.
+        Raise `NotAccepted` if the parts are not proven, or OSError if the disk fails.
         """
         with self._lock:
             self._require_leadership()
@@ -80,7 +78,7 @@ class SharedSink:
             self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT to prove that this node is still the leader.
+        """Append a BEAT to prove that this node still leads.
 
         Raise `NotAccepted` if the BEAT is not proven.
         """
@@ -89,10 +87,10 @@ class SharedSink:
             self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Announce that this node steps down in favor of the node `to`, or of any node if `to` is "".
+        """Step down in favor of the node `to`, or of any node if `to` is "".
 
-        Later writes are rejected, because a later write would revoke the announcement. Raise `NotAccepted` if
-        the announcement is not proven.
+        Later writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if the
+        announcement is not proven.
         """
         with self._lock:
             self._require_leadership()
@@ -100,7 +98,7 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return a message about the fault that stopped another node at `record`, or "" if there is no fault.
+        """Return a message about the fault that stopped another node at `record`, or "" if there is none.
 
         Raise `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does
         not respond.
@@ -149,7 +147,7 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, and apply all records up to and including this BEAT.
+        """Append a BEAT, and apply all records up to this BEAT.
 
         Raise `Unknown` if the history does not prove the leader's records.
         """
@@ -164,8 +162,7 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if the engine has assigned an offset at which this node has already read a
-        record."""
+        """Raise `LogDamaged` if the engine has reused the offset of a record that this node has read."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(
@@ -174,5 +171,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head of the shared log after the last record that the leader has created."""
+        """Return the head after the last record of this leader."""
         return Head(*self._right, self._leader.position)

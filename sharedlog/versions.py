@@ -1,16 +1,16 @@
-"""Defines the cluster version, which determines the record formats that may be used in the shared log.
+"""The cluster version, which determines the record formats allowed in the shared log.
 
-The cluster version is similar to `metadata.version` in Kafka.
+It is similar to `metadata.version` in Kafka.
 
 Nodes are upgraded one at a time, and a reader halts at a record kind or body format that it does not support.
-Therefore, each node announces the highest version that it *supports*, and the cluster has a single
-*finalized* version. No node writes a record that requires a version higher than the finalized version.
+Each node therefore announces the highest version that it *supports*, and the cluster has a single *finalized*
+version. No node writes a record that requires a higher version.
 
     version   content
     3         all kinds and bodies of the first release
 
-Lower version numbers were used before the first release, with a different record format. A node halts if the
-version of its cluster is lower than that of the first release.
+Lower versions are from before the first release and used another record format. A node halts if its cluster
+has such a version.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
@@ -19,17 +19,17 @@ version of its cluster is lower than that of the first release.
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
-1. The leader finalizes a new version only when an operator requests the version (`tidewheel cluster
-   set-version`), and only if all nodes that have a record in the log support it (`nodes_without_support`).
-   The finalized version never decreases, because the log may contain records that require it.
-2. A program that does not support the finalized version halts as soon as it reads the version, before it can
-   misinterpret a record. A program also halts if the finalized version is missing.
+1. The leader finalizes a new version only at an operator's request (`tidewheel cluster set-version`), and
+   only if all nodes with a record in the log support it (`nodes_without_support`). The finalized version
+   never decreases, because the log may contain records that require it.
+2. A program that does not support the finalized version halts when it reads the version, before it can
+   misread a record. A program also halts if the finalized version is missing.
 3. A program ignores unknown fields in a JSON body, but halts at an unknown record kind or body version
-   (`sharedlog.fold`). `NEEDS` specifies the cluster version that each kind and body version requires. A
-   writer checks the required version before each append.
+   (`sharedlog.fold`). `NEEDS` holds the cluster version that each kind and body version requires. A writer
+   checks it before each append.
 
-Limitation: Rule 1 does not cover nodes that have no record in the log or that were removed by an operator.
-However, such nodes halt because of rule 2.
+Weak spot: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed. They
+halt by rule 2.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from commitlog import applied_limits
 from sharedlog.record import Kind, SharedRecord
 
 OLDEST: Final = applied_limits.OLDEST
-"""The cluster version of the first release."""
+"""Cluster version of the first release."""
 SUPPORTED: Final = 3
-"""The highest cluster version that this program supports."""
+"""Highest cluster version that this program supports."""
 UNSAID: Final = 0
-"""The version that is assumed if a version field is missing. All releases write the version fields."""
+"""Version if a version field is missing. All releases write these fields."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
-"""The finalized version required to write a record, keyed by record kind and body version."""
+"""Finalized version required to write a record, by record kind and body version."""
 
 
 def may_write(record: SharedRecord, finalized: int) -> bool:
-    """Return whether all nodes of a cluster with the given finalized version can read a record."""
+    """Return whether all nodes can read a record at this finalized version."""
     needed = NEEDS.get((record.kind, record.version))
     return needed is not None and needed <= finalized
 
 
 def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
-    """Return the nodes that do not support the version `wanted`, with the highest version each supports."""
+    """Return the nodes that do not support `wanted`, with the highest version of each."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 
 def describe_unsupported(finalized: int) -> str:
-    """Return an explanation if this program does not support a finalized version, or "" if it does."""
+    """Return why this program does not support a finalized version, or "" if it does."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

@@ -1,31 +1,28 @@
-"""Detects whether an engine has lost records that this node has already read.
+"""Detects whether an engine has lost records that this node has read.
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
                        --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
                        --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
-When a node discards its copy of the store, it opens its checkpoint and reads the log again from the position
-of the checkpoint. In the meantime, an unclean leader election, or the promotion of a standby that lacks the
-newest records, may cause the loss of records that the node had already read. In that case, the new copy would
-end earlier, and the node could become the leader without records that it had acknowledged. Therefore, the
-offset and CRC-32 of the newest record that the process has read are kept outside the copy. After a restart,
-they are restored from a file (`restore`). The record that follows the checkpoint is checked as well.
-CHECKPOINT and HOLD records are excluded (`Fold.last_led`), because these records can be identical in two
-histories.
+A node that discards its copy of the store opens its checkpoint and reads the log again from there. Meanwhile
+the engine may have lost records that the node had read, through an unclean leader election or the promotion
+of a standby without the newest records. The node could then lead without records that it had acknowledged.
+The witness therefore keeps the offset and CRC-32 of the newest record read outside the copy. After a restart,
+a file restores them (`restore`). The record after the checkpoint is checked too. CHECKPOINT and HOLD records
+do not count (`Fold.last_led`), because they can be the same in two histories.
 
-A former primary may return outdated responses, so a loss is reported only if it persists for `LOST_MS`. A
-read from a lagging standby can raise `Unknown`, whereas a request for the log bounds would return an outdated
-result. Therefore, each request for the log bounds is preceded by a read.
+A former primary may return old responses, so a loss is reported only after `LOST_MS`. A read from a lagging
+standby can raise `Unknown`, but a request for the log bounds would return an old result. The witness
+therefore reads before it requests the log bounds.
 
-The engine may lose the end of the log while a node is reading the log again. Therefore, the node compares the
-newest record that it had read before with the record that is now stored at the same offset. A candidate
-repeats this check after it has appended its EPOCH record and before it becomes the leader.
+The engine may lose the end of the log while a node reads it again. The node therefore compares the newest
+record that it had read with the record now at the same offset. A candidate repeats this check after its EPOCH
+record and before it leads.
 
-Cost: Two reads are required each time the log is opened, for each takeover, and after each unsuccessful
-candidacy. Weak spot: If none of the lost records are known from the memory, file, or checkpoint of a node,
-the node cannot detect the loss and may become the leader. Nodes that have read the lost records halt when
-they read the records of such a leader.
+Cost: two reads each time the log is opened, per takeover, and after each lost candidacy. Weak spot: a node
+whose memory, file, and checkpoint know none of the lost records cannot detect the loss and may lead. Nodes
+that have read the lost records halt at the records of such a leader.
 """
 
 from __future__ import annotations
@@ -41,24 +38,24 @@ from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""The value that represents a missing record instead of a CRC-32."""
+"""Stands for a missing record in place of a CRC-32."""
 
 
 class Witness:
-    """Tracks the newest leader record that this process has read. `clock` is a monotonic clock in ms."""
+    """Tracks the newest leader record read by this process. `clock` is a monotonic clock in milliseconds."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.last_led: tuple[int, int] | None = None
-        """The offset and CRC-32 of the newest leader record that was read."""
+        """Offset and CRC-32 of the newest leader record read."""
         self._missing_since_ms: int | None = None
 
     def record_progress(self, fold: Fold) -> None:
-        """Store the offset and CRC-32 of the newest leader record that a fold has applied."""
+        """Remember the newest leader record that a fold has applied."""
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Store the offset and CRC-32 of a leader record if the record is newer than the stored one."""
+        """Remember the offset and CRC-32 of a leader record if it is newer."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
@@ -66,8 +63,7 @@ class Witness:
         """Verify that the engine still has the records that this node has read.
 
         If a record is missing or was replaced, raise `Unknown`, or `Halted` after `LOST_MS`. Raise
-        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied this
-        record.
+        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -83,17 +79,17 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_replaced(self, one: Stored) -> bool:
-        """Return whether a record differs from the newest known leader record at the same offset."""
+        """Return whether a record differs from the newest known leader record at its offset."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then store the newest leader record of `fold`.
+        """Verify the newest known leader record, and then remember that of `fold`.
 
-        Raise `Halted` if a different record is now stored at the same offset, because the engine has lost the
-        end of the log. Raise `Unknown` if the engine does not respond. If the leader record does not match
-        its CRC, it is ignored, because the scrub reports the damage (`sharedlog.scrub`).
+        Raise `Halted` if another record is now at its offset, because the engine has lost the end of the log.
+        Raise `Unknown` if the engine does not respond. A CRC mismatch is ignored, because the scrub reports
+        the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -106,7 +102,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a previously read record that is missing or was replaced, or None."""
+        """Return the offset of a record that was read and is now missing or replaced, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -127,10 +123,9 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`.
+    """Return whether a record exists after `offset`, so that the end of the log is not lost.
 
-    If a later record exists, the engine has not lost the end of the log. A record that cannot be read is
-    considered to exist.
+    An unreadable record counts as existing.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -139,7 +134,7 @@ def _has_later_records(engine: Engine, offset: int) -> bool:
 
 
 def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether the record at an offset belongs to the cluster but does not match its CRC."""
+    """Return whether the record at an offset belongs to the cluster and does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
