@@ -1,24 +1,24 @@
-"""Defines the table limits that `apply` enforces.
+"""The table limits that `apply` enforces.
 
-The limits depend on the version recorded in the log, so that all nodes that read the log drop the same rows.
+They depend on the version in the log, so that all nodes that read the log drop the same rows.
 
-The size of each table in the broker state is limited. If a table exceeds its limit, a row is dropped when the
-next record is applied. Program versions with different limits would build different tables from the same log,
-for example during a rolling upgrade of a cluster. Therefore, the limits are stored as rows of `BY_VERSION`:
+Each table of the broker state has a maximum size. If a table is too large, the next record drops a row.
+Programs with different limits would build different tables from the same log, for example during a rolling
+upgrade. The limits are therefore rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
     `apply`, from that record on     uses the row of the highest version up to this version
 
 Rules
-1. `apply` uses only the limits in `BY_VERSION`. `apply` does not use settings or constants that may differ
-   between program versions (`tests/unit/services/broker/test_apply_reads.py`).
-2. A row of `BY_VERSION` is never changed. To change a limit, add a row with a new version, and increase
-   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program that does not contain the
-   new row cannot join a cluster or open a store to which the row may apply.
+1. `apply` uses only the limits in `BY_VERSION`. It uses no settings, and no constants that may differ between
+   program versions (`tests/unit/services/broker/test_apply_reads.py`).
+2. A row of `BY_VERSION` never changes. To change a limit, add a row with a new version, and increase
+   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the new row then
+   cannot join a cluster or open a store that may use the row.
 3. A store outside a cluster always uses the row for `OLDEST`.
 
-Weak spot: A version that is finalized during a leader's term takes effect in the next epoch.
+Weak spot: a version finalized during a leader's term takes effect in the next epoch.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 OLDEST: Final = 3
-"""The version of the first release. Programs that predate the first release have lower version numbers."""
+"""Version of the first release. Older programs have lower versions."""
 
 
 class AppliedLimits(NamedTuple):
-    """The table limits for a version. All durations are in milliseconds of store time."""
+    """Table limits of a version. Durations are in milliseconds of store time."""
 
     half_receipts_kept_ms: int
-    """The time for which the receipt of a half message is kept."""
+    """How long the receipt of a half message is kept."""
     half_receipts_max: int
     half_receipts_dropped_max: int
-    """The maximum number of receipts that are dropped per half message. The limit prevents long event loop
-    iterations."""
+    """Maximum number of receipts dropped per half message, to keep event loop iterations short."""
     ended_halves_max: int
-    """The number of half message outcomes that are kept in memory. Older outcomes are read from the log."""
+    """Number of half message outcomes in memory. Older ones are read from the log."""
     lost_timers_max: int
-    """The maximum number of timers with the outcome UNREADABLE that are kept in the list."""
+    """Maximum number of listed timers with the outcome UNREADABLE."""
     spent_schedules_kept_ms: int
-    """The time for which the cursor of a deleted schedule is kept."""
+    """How long the cursor of a deleted schedule is kept."""
     spent_schedules_max: int
 
 
@@ -59,10 +58,10 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
         spent_schedules_max=10_000,
     )
 }
-"""The limits, keyed by the version from which they apply."""
+"""Limits by the version from which they apply."""
 
 
 def row_of(version: int) -> int:
-    """Return the highest version in `BY_VERSION` that is not higher than `version`."""
+    """Return the highest version in `BY_VERSION` up to `version`."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

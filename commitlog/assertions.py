@@ -1,12 +1,11 @@
-"""Checks that Python assertions are enabled. Every process that runs the core requires assertions.
+"""Checks that Python assertions are enabled. Every process that runs the core needs them.
 
-A failed assertion stops the process before an invalid state is written to disk. `python -O`, `-OO`, and
-PYTHONOPTIMIZE remove all assertions. Therefore, the entry points of the core (the command line and
-`Broker.recover`) first call `require_assertions`. Assertions never change any state
-(tests/unit/test_assertions.py).
+A failed assertion stops the process before it writes an invalid state to disk. `python -O`, `-OO`, and
+PYTHONOPTIMIZE remove all assertions. The entry points of the core (the command line and `Broker.recover`)
+therefore call `require_assertions` first. Assertions never change state (tests/unit/test_assertions.py).
 
-The `tidewheel/` package runs in client processes and does not call `require_assertions`, because its
-guarantees do not depend on assertions.
+The `tidewheel/` package runs in client processes and does not call `require_assertions`, because it does not
+depend on assertions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Uses NumPy to encode, verify, and stamp batches of log records.
+"""Encodes, verifies, and stamps batches of log records with NumPy.
 
-An encoded or copied record is stored unchanged, except for its offsets, store time, and CRC:
+Only the offsets, the store time, and the CRC of an encoded or copied record change:
 
     offset     width  field
     20         8      queue_offset
@@ -8,11 +8,11 @@ An encoded or copied record is stored unchanged, except for its offsets, store t
     56 or 68   8      store_ms           after an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: Processing a record takes about 1 us, nearly all of which is spent computing two CRCs. Encoding takes
-another 1 us per record, a third of the time required to encode records individually. Weak spot: The CRCs are
-computed in a Python loop, because NumPy does not provide a CRC function.
+Cost: a record takes about 1 us, nearly all of it for two CRCs. Encoding takes another 1 us per record, a
+third of the time for single records. Weak spot: a Python loop computes the CRCs, because NumPy has no CRC
+function.
 
-Array arguments have the shape (n,), with one entry per record. `starts` and `ends` are byte positions in
+Array arguments have the shape (n,), one entry per record. `starts` and `ends` are byte positions in
 `records`.
 """
 
@@ -43,11 +43,11 @@ _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
-"""A CRC property whose digits have not been written yet."""
+"""CRC property without its digits."""
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return a Boolean array of shape (n,) that indicates whether the CRC of each record is correct."""
+    """Return a Boolean array of shape (n,): whether the CRC of each record is correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -56,7 +56,7 @@ def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
 
 
 def store_times_ms(records: bytearray, starts: Integers) -> Integers:
-    """Return the store times (in ms since 1970) of the records that begin at `starts`."""
+    """Return the store times of the records at `starts`, in milliseconds since the Unix epoch."""
     content = np.frombuffer(records, np.uint8)
     longs = content[_columns(_store_ms_at(content, starts), 8)]
     return np.ascontiguousarray(longs).view(">i8").ravel().astype(np.int64)
@@ -70,7 +70,7 @@ def stamp(
     queue_offsets: Integers,
     store_ms: int,
 ) -> None:
-    """Set the offsets, the store time (in ms since 1970), and the CRC of each record."""
+    """Set the offsets, the store time in milliseconds, and the CRC of each record."""
     # NumPy would broadcast an array of length 1 without an error, and write the same offset to all records.
     assert len(starts) == len(ends) == len(physical_offsets) == len(queue_offsets), "a record has no place"
     content = np.frombuffer(records, np.uint8)
@@ -81,14 +81,14 @@ def stamp(
 
 
 def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
-    """Compute the CRC of each record, and write it to the end of the record."""
+    """Compute the CRC of each record and write it into the record."""
     content = np.frombuffer(records, np.uint8)
     digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
     content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)
 
 
 def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
-    """Return an array of shape (n,) that contains the CRC of each record.
+    """Return the CRC of each record as an array of shape (n,).
 
     The CRC does not cover the CRC property.
     """
@@ -109,6 +109,5 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return an array of shape (n, width) with the positions of the `width` bytes that begin at each
-    position."""
+    """Return the positions of the `width` bytes at each place, as an array of shape (n, width)."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

@@ -1,23 +1,21 @@
-"""Converts compressed message bodies to formats that clients can read.
+"""Converts compressed message bodies for clients.
 
-The RocketMQ 5 protocol supports uncompressed bodies and gzip bodies. RocketMQ stores may also contain bodies
-in other formats. If a body is compressed, bit 0x1 of sys_flag is set, and the bits 0x700 contain the
-compression type:
+The RocketMQ 5 protocol supports plain and gzip bodies. RocketMQ stores may also contain other formats. Bit
+0x1 of sys_flag marks a compressed body, and the bits 0x700 hold the compression type:
 
     0x000, 0x300   zlib from clients of RocketMQ 4, or gzip from clients of RocketMQ 5 (determined by the
                    first bytes)
     0x100          LZ4 frame
     0x200          Zstandard
 
-Gzip bodies are sent to clients unchanged. Bodies in any other format are decompressed when they are
-delivered, and remain compressed on disk. Most compressed bodies in a log written by Tidewheel are in gzip
-format. The C++ client sends zlib bodies that are declared as gzip. Clients in other languages cannot read
-such bodies. The LZ4 and Zstandard libraries are installed with `tidewheel[import]`. A body is delivered as
-stored if it cannot be decompressed, or if its decompressed size exceeds
-`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. The limit for tools is `BODY_UNPACKED_BYTES_MAX`. The body CRC
-ensures that the stored body is identical to the body that was sent. Clients check the 4 MiB body size limit
-before compression. A body that exceeds 4 MiB when decompressed either is an attempt to block the event loop
-(150 ms for 60 MiB) or was imported from a broker with different settings.
+Gzip bodies go to clients unchanged. Other bodies stay compressed on disk and are decompressed on delivery.
+Most compressed bodies in a Tidewheel log are gzip. The C++ client, however, sends zlib bodies that are
+declared as gzip, and clients in other languages cannot read them. `tidewheel[import]` installs the LZ4 and
+Zstandard libraries. A body is delivered as stored if it cannot be decompressed or would be larger than
+`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. Tools have the limit `BODY_UNPACKED_BYTES_MAX`. The body CRC
+ensures that the stored body is the one that was sent. Clients check the 4 MiB limit before compression. A
+larger body is an attempt to block the event loop (150 ms for 60 MiB), or comes from a broker with other
+settings.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ from tidewheel.errors import LibraryMissing
 
 _GZIP_START: Final = b"\x1f\x8b"
 _RATIO_MAX: Final = 1_032
-"""The maximum ratio of decompressed bytes to compressed bytes with zlib."""
+"""Maximum compression ratio of zlib."""
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return a body in a format that clients can read, and whether the returned body is in gzip format.
+    """Return a body that clients can read, and whether it is gzip.
 
-    Raise `LibraryMissing` if the required compression library is not installed.
+    Raise `LibraryMissing` if the compression library is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body, False
@@ -56,9 +54,9 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return an upper bound on the number of bytes that were decompressed to deliver a compressed body.
+    """Return the maximum number of bytes that delivering a body has decompressed.
 
-    A body that is delivered as stored may have been decompressed up to the size limit.
+    Even a body delivered as stored may have been decompressed up to the limit.
     """
     if given is not stored or stored.startswith(_GZIP_START):
         return len(given)
@@ -66,10 +64,10 @@ def unpacked_bytes(stored: bytes, given: bytes) -> int:
 
 
 def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:
-    """Return the decompressed body, or the stored body if it cannot be decompressed.
+    """Return the decompressed body, or the stored body if decompression fails.
 
-    `bytes_max` is the maximum size of the decompressed body. Raise `LibraryMissing` if the required
-    compression library is not installed.
+    `bytes_max` is the maximum decompressed size. Raise `LibraryMissing` if the compression library is not
+    installed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -103,7 +101,7 @@ def _load(library: str) -> ModuleType:
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
     """Decompress zlib or gzip data.
 
-    Adding 32 to the window bits enables automatic detection of the format.
+    The 32 in the window bits enables format detection.
     """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
@@ -115,7 +113,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _whole(unpacker: Any, unpacked: bytes) -> bytes:
-    """Return the decompressed body, or raise `ValueError` if the body is truncated or has trailing bytes."""
+    """Return the decompressed body. Raise `ValueError` if it is truncated or has trailing bytes."""
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("the body does not end where its compression does")
     return unpacked

@@ -1,24 +1,22 @@
-"""Copies the rows of a table in batches after the table has been captured.
+"""Captures a table in one step and copies its rows in batches.
 
-A row that is about to change is copied before the change.
+A row that is about to change is copied first.
 
     freeze            the references of the table are copied in one step
     take(count)       rows are copied, in the order of the table, until all rows have been copied
     before_change     the row for a key is copied before its value is modified in place or removed
 
 Rules:
-- Each copied row reflects the state of the table at the time of the capture. Keys that are added after the
-  capture are not included.
-- A copied row never changes. Rows are converted to JSON in a worker thread (`commitlog.snapshot`).
-- A table can have only one incomplete capture at a time. If a second capture is started, the remaining rows
-  of the first capture are copied first.
+- Copied rows are those at the time of the capture. Keys added after the capture are not included.
+- A copied row never changes. A worker thread converts rows to JSON (`commitlog.snapshot`).
+- A table has at most one incomplete capture. A second capture first copies the remaining rows of the first
+  one.
 
-Cost: Copying takes 0.9 us per row for queues with one entry in memory, and up to 2.2 ms for a batch of 1,000
-rows. Until all rows have been copied, each change to the table requires two dictionary lookups. Weak spot:
-The references are copied in one step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for
-800,000 keys.
+Cost: 0.9 us per row for queues with one entry in memory, and up to 2.2 ms per batch of 1,000 rows. Until all
+rows are copied, each change to the table needs two dictionary lookups. Weak spot: copying the references is a
+single step of 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
 
-Source: The copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
+Source: the copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
 Consistent Applications", SIGMOD 2011.
 """
 
@@ -33,10 +31,10 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows that a table contains when the object is created.
+    """The rows of a table when this object was created.
 
-    `row` builds each row from a key and the result of `taken`. `taken` is called in the thread of the table,
-    and `row` may be called in any thread. If `taken` returns None for a value, no row is built for the value.
+    `row` builds a row from a key and the result of `taken`. `taken` runs in the thread of the table, and
+    `row` in any thread. If `taken` returns None, there is no row.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class DeferredRows(Generic[Key, Value]):
         self._take, self._row = taken, row
         self._taken: dict[Key, Any] = {}
         self.is_open = bool(table)
-        """True if some rows have not been copied yet."""
+        """Whether some rows have not been copied yet."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeferredRows) and [*self] == [*other]
@@ -61,19 +59,19 @@ class DeferredRows(Generic[Key, Value]):
     def items(self) -> Iterator[tuple[Key, Any]]:
         """Return each key and the copy of its value.
 
-        Until all rows have been copied, this method may be called only in the table's thread.
+        Until all rows are copied, call this method only in the table's thread.
         """
         self.take_all()
         rows = ((key, self._taken[key]) for key in self._values)
         return ((key, taken) for key, taken in rows if taken is not None)
 
     def before_change(self, key: Key) -> None:
-        """Copy the row for a key before its value changes, unless the row has already been copied."""
+        """Copy the row of a key before its value changes, if it has not been copied."""
         if self.is_open and key in self._values and key not in self._taken:
             self._taken[key] = self._take(self._values[key])
 
     def take(self, count: int) -> int:
-        """Copy up to `count` rows, and return the number of keys visited.
+        """Copy up to `count` rows. Return the number of keys visited.
 
         The result is lower than `count` only at the end of the table.
         """
@@ -93,4 +91,4 @@ class DeferredRows(Generic[Key, Value]):
 
 
 NOTHING: DeferredRows[Any, Any] = DeferredRows({}, lambda value: value, lambda key, taken: taken)
-"""The rows of an empty table."""
+"""Rows of an empty table."""

@@ -1,23 +1,20 @@
-"""A thread-safe cache of open file descriptors for the files of a store. The size of the cache is limited.
+"""A thread-safe, bounded cache of open file descriptors for the files of a store.
 
     take(path) --> opened, or found open --> in use --> returned --> idle, closed in LRU order
 
 Rules:
-- A descriptor is closed only if it is not in use, because the operating system may immediately reuse its
-  number for another file.
-- Files that are deleted or renamed are removed from the cache. Threads that are using the descriptor can
-  continue to use it, but later calls of `take` do not return the descriptor.
-- Files with unsynced bytes are closed after all other unused files, and are synced before they are closed.
-  Without the sync, the kernel would discard a write error when the last descriptor of the file is closed, and
-  a later sync would succeed. If the sync fails, the file is closed anyway, and the next sync of the file
-  fails (`take_failure`). The error is not raised immediately, because the call that closed the file was
-  opening a different file. A sync calls `take` before it calls `take_failure`. Files that are in use are
-  never closed, so no failure can be added between the two calls.
-- If the process has reached its limit on open files, up to half of the open files are closed, provided that
-  they are unused, and the open operation is retried.
+- A descriptor in use is never closed, because the operating system may reuse its number for another file.
+- A deleted or renamed file leaves the cache. Threads may keep using its descriptor, but `take` no longer
+  returns it.
+- Files with unsynced bytes are closed last, after a sync. Without the sync, the kernel would discard a write
+  error with the last descriptor of the file, and a later sync would succeed. If the sync fails, the file is
+  closed anyway, and the next sync of the file fails (`take_failure`). The error is not raised at once,
+  because the caller was opening another file. A sync calls `take` before `take_failure`. A file in use is
+  never closed, so no failure can appear between the two.
+- At the limit on open files, the cache closes up to half of its files that are not in use, and retries.
 
-Cost: Taking and returning a file requires a lock and a few lookups, which take 0.6 us in total. The cost of
-closing or removing a file does not depend on the number of files.
+Cost: taking and returning a file needs a lock and a few lookups, 0.6 us in total. The cost of closing or
+removing a file does not depend on the number of files.
 """
 
 from __future__ import annotations
@@ -30,15 +27,14 @@ from contextlib import suppress
 from threading import Lock
 
 Sync = Callable[[int, str], None]
-"""A function that syncs the file of a descriptor, or raises OSError if the sync fails."""
+"""Syncs the file of a descriptor. Raises OSError if the sync fails."""
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class OpenFile:
-    """An open file, with its number of users and its state.
+    """An open file with its state and its number of users.
 
-    `own` contains additional descriptors of the file, each of which is used by one thread at a time. `own`
-    rarely contains more than one descriptor.
+    `own` holds further descriptors of the file, rarely more than one. One thread at a time uses each of them.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -54,14 +50,14 @@ class OpenFile:
         self.close_own()
 
     def close_own(self) -> None:
-        """Close the additional descriptors in `own`, which must not be in use."""
+        """Close the descriptors in `own`. They must not be in use."""
         with suppress(IndexError):
             while True:
                 os.close(self.own.pop())
 
 
 class Descriptors:
-    """A cache of open files, keyed by path. `open_file` opens a file, and may raise OSError."""
+    """A cache of open files by path. `open_file` opens a file and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
@@ -71,17 +67,16 @@ class Descriptors:
         self._idle: OrderedDict[str, OpenFile] = OrderedDict()
         self._idle_unsynced: OrderedDict[str, OpenFile] = OrderedDict()
         self._failures: dict[str, OSError] = {}
-        """The errors of syncs that failed before a file was closed, keyed by path. An error is kept until the
-        next sync of the file."""
+        """Failed syncs of closed files, by path. An error stays until the next sync of the file."""
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def take(self, path: str, *, is_made: bool = False) -> OpenFile | None:
-        """Return the open file at a path, or None if the file does not exist and `is_made` is false.
+        """Return the open file at a path, or None if there is none and `is_made` is false.
 
-        The caller must return the file by calling `give_back`. Raise OSError if the file cannot be opened.
+        The caller must call `give_back`. Raise OSError if the file cannot be opened.
         """
         with self._lock:
             one = self._open.get(path)
@@ -99,7 +94,7 @@ class Descriptors:
             return one
 
     def give_back(self, one: OpenFile) -> None:
-        """Return a file to the cache after it has been used."""
+        """Return a file to the cache."""
         with self._lock:
             assert one.users > 0, "given back more often than taken"
             one.users -= 1
@@ -111,11 +106,11 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: OpenFile | None, path: str) -> OSError | None:
-        """Return the error of a failed sync that closed the file, or None if there is none.
+        """Return the error of a failed sync that closed the file, or None.
 
-        Each error is returned only once. The caller must take the file before this call (`one` is None if the
-        file does not exist). If the file were not in use, another thread could close the file after a failed
-        sync. Concurrent syncs of the file detect the failure through `failed_syncs`.
+        Each error is returned only once. The caller must take the file first (`one` is None if it does not
+        exist). Otherwise another thread could close the file after a failed sync. Concurrent syncs see the
+        failure in `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -131,7 +126,7 @@ class Descriptors:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Remove from the cache all files whose paths begin with the given prefix."""
+        """Remove all files whose paths begin with a prefix from the cache."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)
@@ -156,7 +151,7 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Open a file, closing other files first if necessary, and return the descriptor.
+        """Open a file and return the descriptor. Close other files if necessary.
 
         Raise OSError on failure.
         """
@@ -168,7 +163,7 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close unused files in LRU order, synced files first, and return the number of closed files."""
+        """Close unused files in LRU order, synced files first. Return how many were closed."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

@@ -1,24 +1,20 @@
-"""Defines the disk operations of a store.
+"""The disk operations of a store.
 
-`RealDisk` is used in production, and `MemoryDisk` is used in simulations.
+Production uses `RealDisk`, and simulations use `MemoryDisk`.
 
-Paths are relative to the store and use `/` as the separator. Written data, and the directory entry of a file
-created by a write, are durable only after `sync` has been called for the file. The effects of `allocate`,
-`truncate`, `rename`, and `delete` are durable when the method returns. If the process ends or the power fails
-during an operation, the operation may have been performed completely, partially, or not at all. Reads return
-all written bytes, whether or not they are durable. Only `write`, `allocate`, and `truncate` create files. Any
-method may raise OSError after the operation has been partially performed.
+Paths are relative to the store and use `/` as the separator. Written data and the directory entry of a new
+file are durable only after `sync` of the file. `allocate`, `truncate`, `rename`, and `delete` are durable
+when they return. If the process ends or the power fails during an operation, the operation may be complete,
+partial, or not done. Reads return all written bytes, durable or not. Only `write`, `allocate`, and `truncate`
+create files. Any method may raise OSError after partial work.
 
-After `SyncFailed`, bytes that were written to the file after its last sync must not be trusted. These bytes
-can still be read, and another sync may succeed. However, the bytes may not be on disk, because Linux marks
-pages as clean after a failed write. The bytes become durable only if they are written again and then synced.
-`SyncFailed` is also raised if syncing a folder fails. In this case, files that were created, renamed, or
-deleted in the folder may be lost or reappear after a power failure, until the folder has been synced
-successfully. Directory entries are written to the file system journal, which stops after a failure.
-`SyncFailed` includes the path of the file or folder that could not be synced. Files may be synced implicitly
-before they are closed. If an implicit sync fails, the next call of `sync` for the file fails. After a sync
-failure, the unsynced content must be written again. The content must come from a source other than the page
-cache, or must be verified with a CRC. Syncing the same pages again is not sufficient.
+After `SyncFailed`, do not trust bytes written since the last sync of the file. They can still be read, and
+another sync may succeed, but they may not be on disk: Linux marks pages as clean after a failed write. The
+bytes become durable only if they are written again and synced. They must come from a source other than the
+page cache, or be verified with a CRC. `SyncFailed` is also raised for folders. Until the folder is synced,
+files created, renamed, or deleted in it may be lost or reappear after a power failure. Directory entries are
+in the file system journal, which stops after a failure. `SyncFailed` includes the path of the file or folder.
+A file may be synced implicitly before it is closed. If that fails, the next `sync` of the file fails.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from commitlog.view import View
 
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
-"""The modes of files and folders before the umask is applied: the owner can write, and the group can read."""
+"""File and folder modes before the umask: the owner can write, the group can read."""
 
 
 class SyncFailed(OSError):
@@ -38,59 +34,58 @@ class SyncFailed(OSError):
 
 
 class Disk(Protocol):
-    """The file operations of a store."""
+    """File operations of a store."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder in sorted order, or an empty list if the folder does not exist."""
+        """Return the sorted names in a folder, or an empty list if it does not exist."""
 
     def size(self, path: str) -> int:
-        """Return the length of a file in bytes, or -1 if the file does not exist."""
+        """Return the length of a file in bytes, or -1 if it does not exist."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Return `length` bytes starting at `position`.
+        """Return `length` bytes from `position`.
 
-        The result is shorter if the requested range extends beyond the end of the file, and b"" if the file
-        does not exist.
+        The result is shorter at the end of the file, and b"" if there is no file.
         """
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the bytes of the given (position, length) ranges as a single bytes object.
+        """Return the bytes of the given (position, length) ranges, joined.
 
         The result is shorter if a range extends beyond the end of the file.
         """
 
     def view(self, path: str) -> View:
-        """Return a view of the whole file. The view is valid until the file is truncated or deleted."""
+        """Return a view of the whole file. It is valid until the file is truncated or deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        """Write all of `data` at `position`. The file and its folders are created if necessary."""
+        """Write all of `data` at `position`. Create the file and its folders if necessary."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        """Write all of `data` durably, including the directory entry of the file, or raise `SyncFailed`."""
+        """Write all of `data` durably, with the directory entry. Raise `SyncFailed` on failure."""
 
     def sync(self, path: str) -> None:
-        """Make the written data and the directory entry of a file durable, or raise `SyncFailed`."""
+        """Make the data and directory entry of a file durable. Raise `SyncFailed` on failure."""
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        """Sync several files in parallel, and return the errors, keyed by path."""
+        """Sync several files in parallel. Return the errors by path."""
 
     def allocate(self, path: str, length: int) -> None:
-        """Extend the file with zeros to `length` bytes, and reserve the disk space."""
+        """Extend the file with zeros to `length` bytes, and reserve the space."""
 
     def truncate(self, path: str, length: int) -> None:
         """Truncate the file to `length` bytes."""
 
     def sync_folder(self, folder: str) -> None:
-        """Make the directory entries in a folder durable, if the folder exists."""
+        """Make the directory entries of a folder durable, if it exists."""
 
     def will_need(self, path: str) -> None:
-        """Advise the operating system to read ahead the whole file."""
+        """Advise the operating system to read the whole file ahead."""
 
     def usage(self) -> tuple[int, int]:
-        """Return the free space and the total space in bytes that are available to the user."""
+        """Return the free and total bytes available to the user."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Durably and atomically rename a synced file, replacing any existing file with the new name."""
+        """Durably and atomically rename a synced file. Replace any file with the new name."""
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder including its contents, if it exists."""
+        """Delete a file or a folder with its contents, if it exists."""

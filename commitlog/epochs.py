@@ -1,12 +1,11 @@
-"""Determines the cluster epochs (`services.broker.spine.epoch`) of the records in a log.
+"""Cluster epochs (`services.broker.spine.epoch`) of the records in a log.
 
 The log of a broker outside a cluster has no epochs.
 
-Each epoch begins with an epoch record. Records before the first epoch record belong to epoch 0 if the
-beginning of the log still exists, or if the first epoch record begins epoch 1. Records of epoch 0 were stored
-by a broker outside a cluster. If neither condition is true, an earlier epoch record was deleted by retention,
-and the epoch number is unknown. If the log contains no epoch record, all records belong to the epoch at the
-end of the log.
+Each epoch begins with an epoch record. Records before the first epoch record are of epoch 0 if the start of
+the log still exists, or if that record begins epoch 1. A broker outside a cluster has stored them. Otherwise
+retention has deleted an older epoch record, and their epoch is unknown. If the log has no epoch record, all
+its records are of the epoch at its end.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """An epoch, including the log offset at which it begins.
+    """An epoch and the log offset where it begins.
 
-    `number` and `began_ms` are None if unknown. `node` is the leader of the epoch, or "" if the leader is
-    unknown.
+    `number` and `began_ms` are None if unknown. `node` is the leader, or "" if unknown.
     """
 
     physical_offset: int
@@ -33,7 +31,7 @@ class EpochRange(NamedTuple):
 
 
 def begun_by(one: Record) -> EpochRange:
-    """Return the epoch that begins with an epoch record."""
+    """Return the epoch that an epoch record begins."""
     (fact,) = facts_of(one)
     assert isinstance(fact, EpochBegun), "a record that begins no epoch"
     return EpochRange(one.physical_offset, fact.number, one.store_ms, fact.node)
@@ -42,7 +40,7 @@ def begun_by(one: Record) -> EpochRange:
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
     """Return the epochs of a log in ascending order.
 
-    The epochs are derived from the remaining epoch records and the epoch at the end of the log.
+    They follow from the remaining epoch records and the epoch at the end of the log.
     """
     found = sorted(begun)
     if not found:
@@ -54,7 +52,7 @@ def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) ->
 
 
 def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
-    """Return the epoch of a record, or None if the epoch is unknown. Outside a cluster, the epoch is 0."""
+    """Return the epoch of a record, or None if unknown. Outside a cluster, it is 0."""
     found = _around(epochs, physical_offset)
     if found is not None:
         return found.number
@@ -62,9 +60,9 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the node that was the leader when a record was stored.
+    """Return the leader when a record was stored.
 
-    Return "" if the store was not in a cluster or the leader is unknown.
+    Return "" if the leader is unknown or the store was not in a cluster.
     """
     found = _around(epochs, physical_offset)
     return "" if found is None else found.node

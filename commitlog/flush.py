@@ -1,13 +1,12 @@
-"""Implements group commit.
+"""Group commit.
 
-Each flush passes to the sink all records that have been appended since the previous flush.
+Each flush writes all records appended since the previous flush.
 
-Appending a record does not wait for a flush. Records that are appended during flushes in progress are written
-by the next flush. As a result, the number of records per sync increases with the load. If the load is low,
-each record is synced immediately. Several flushes may be in progress at the same time. The log is durable up
-to the beginning of the first incomplete flush. A flush requires one write and one sync for each segment that
-it writes to (`commitlog.sink`). `Flush.write` runs in a worker thread, and also publishes the durable offset
-to processes that read the live log.
+An append does not wait for a flush. Records appended during flushes in progress go into the next flush, so
+the number of records per sync grows with the load. At low load, each record is synced immediately. Several
+flushes may be in progress. The log is durable up to the start of the first incomplete flush. A flush needs
+one write and one sync per segment (`commitlog.sink`). `Flush.write` runs in a worker thread. It also
+publishes the durable offset to processes that read the live log.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from commitlog.sink import LogSink, Part
 class Publisher:
     """Publishes the durable offset.
 
-    The durable offset never decreases, even if flushes are completed in a different order.
+    The durable offset never decreases, even if flushes complete out of order.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -32,10 +31,10 @@ class Publisher:
         self._count = 0
         self._epoch = self._epoch_count = self._accepted_count = 0
         self.flying: deque[Flush] = deque()
-        """The flushes that have not been published yet, in log order."""
+        """Flushes that are not published yet, in log order."""
 
     def ended(self) -> None:
-        """Publish the end offset of the last flush before the first incomplete flush.
+        """Publish the end of the last flush before the first incomplete one.
 
         The caller must serialize all calls.
         """
@@ -50,10 +49,9 @@ class Publisher:
     def publish(self, offset: int, epoch: int) -> None:
         """Publish a durable offset to processes that read the live log.
 
-        A failed write is ignored, because the next flush publishes a later offset. The next call writes to
-        the other line of the file only if this write succeeds, so that a failed write never destroys the
-        newer line. A process that reads an offset also obtains the epoch of the offset, or a later epoch that
-        has already begun.
+        A failed write is ignored, because the next flush publishes again. Only a successful write switches to
+        the other line of the file, so a failed write never destroys the newer line. A reader of an offset
+        also gets the epoch of that offset, or a later epoch that has begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -63,7 +61,7 @@ class Publisher:
     def publish_accepted(self, offset: int, epoch: int) -> None:
         """Publish the offset up to which a follower has copied the cluster's log.
 
-        The copied part of the log may not have been synced yet.
+        The copy may not be synced yet.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -78,31 +76,31 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The parts of one flush, and the offset at which the log ends after the flush."""
+    """The parts of a flush, and where the log ends after it."""
 
     sink: LogSink
     first_offset: int
     parts: list[Part]
     end_offset: int
     epoch: int
-    """The epoch in which all of the parts were appended."""
+    """Epoch of all parts."""
     makes_segment: bool
-    """True if a segment begins in this flush."""
+    """Whether a segment begins in this flush."""
     publisher: Publisher | None = None
-    """The publisher of the durable offset, or None if the flush is not synced."""
+    """Publishes the durable offset. None if the flush is not synced."""
     is_synced: bool = False
     is_written: bool = False
 
     @property
     def sync(self) -> bool:
-        """True if the parts are synced when they are written."""
+        """Whether the parts are synced when they are written."""
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
-        """Pass the parts of the flush to the sink.
+        """Pass the parts to the sink.
 
-        If OSError is raised, the state of the parts on disk is unknown. If several threads write flushes,
-        `alone` must be a lock that prevents concurrent updates of the durable offset.
+        After OSError, the state of the parts on disk is unknown. If several threads write flushes, `alone`
+        must be a lock around the update of the durable offset.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -115,13 +113,13 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """A sync of files. After the sync, the log is on disk up to `end_offset`, where its epoch is `epoch`."""
+    """A sync of files. It makes the log durable up to `end_offset`, with the epoch `epoch` there."""
 
     paths: list[str]
     end_offset: int
     epoch: int = 0
 
     def run(self, disk: Disk) -> None:
-        """Sync the files in a worker thread, or raise OSError if a sync fails."""
+        """Sync the files in a worker thread. Raise OSError if a sync fails."""
         for path in self.paths:
             disk.sync(path)

@@ -1,17 +1,16 @@
-"""Manages the file `imported`, which contains the log offset at which an imported log ends.
+"""The file `imported`, which holds the log offset where an imported log ends.
 
-An import copies an Apache RocketMQ log unchanged. By default, RocketMQ does not write a CRC that covers the
-whole record. The file `imported` contains the end offset of the copied log:
+An import copies an Apache RocketMQ log unchanged. By default, RocketMQ records have no CRC over the whole
+record. The file `imported` holds the end of the copied log:
 
     below it         a record without the CRC property is intact if its length fields are consistent, its body
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
     from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
-Therefore, a flipped bit in the topic or the properties of a copied record without a CRC property is not
-detected. RocketMQ does not detect such errors either. All other checks also apply to copied records. If a
-copied record has a CRC property, the CRC is verified. The file `imported` has the same format as `durable`
-(see `commitlog.layout`). The file `imported` is written once and synced. If the file does not exist, all
-records in the store were written by Tidewheel.
+A flipped bit in the topic or properties of a copied record without a CRC property is thus not detected.
+RocketMQ does not detect it either. All other checks apply to copied records too, and a CRC property is
+verified if there is one. The file has the same format as `durable` (see `commitlog.layout`) and is written
+once and synced. Without this file, Tidewheel has written all records of the store.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset at which the records written by Tidewheel begin.
+    """Return the log offset where Tidewheel's own records begin.
 
-    If the store was not imported, return 0. Raise `StoreDamaged` if the file does not contain a valid offset,
-    or OSError if the disk fails.
+    Return 0 if the store was not imported. Raise `StoreDamaged` if the file has no valid offset, or OSError
+    if the disk fails.
     """
     size = disk.size(PATH)
     if size < 0:
@@ -45,13 +44,13 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Durably record that the log below `offset` was imported, or raise OSError if the disk fails."""
+    """Durably record that the log below `offset` was imported. Raise OSError if the disk fails."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 
 
 def check_start(disk: Disk, start: Snapshot | None) -> None:
-    """Raise `StoreDamaged` if recovery would have to read records that only RocketMQ can interpret."""
+    """Raise `StoreDamaged` if recovery would need records that only RocketMQ can interpret."""
     imported_offset = read(disk)
     if imported_offset and (start is None or start.offset < imported_offset):
         raise StoreDamaged(

@@ -1,11 +1,10 @@
-"""Reads RocketMQ inner batches, which are records that contain several messages (sys_flag 0x80).
+"""RocketMQ inner batches: records that contain several messages (sys_flag 0x80).
 
-Inner batches occur in topics of type BatchCQ.
+They occur in topics of type BatchCQ.
 
-An inner batch occupies INNER_NUM consecutive queue offsets, beginning with the queue offset of the record.
-INNER_NUM is a property of the record. The queue entry at each of these offsets refers to the whole record.
-`pick` extracts the message with a given queue offset from the record. The decompressed body contains the
-following fields for each message, without gaps:
+An inner batch occupies INNER_NUM consecutive queue offsets from that of the record on. INNER_NUM is a
+property. The queue entry at each of these offsets refers to the whole record, and `pick` extracts one
+message. The decompressed body holds the following fields for each message, without gaps:
 
     offset width  field
     0      4      length, including these 4 bytes
@@ -15,7 +14,7 @@ following fields for each message, without gaps:
     16     4 + b  body length, body
            2 + p  properties length, properties
 
-Inner batches occur only in imported logs, because Tidewheel does not write inner batches.
+Tidewheel does not write inner batches, so they occur only in imported logs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _COUNT: Final = "INNER_NUM"
 
 
 def message_count(record: Record) -> int:
-    """Return the number of queue offsets that a record occupies."""
+    """Return how many queue offsets a record occupies."""
     if not record.sys_flag & INNER_BATCH:
         return 1
     count = properties.value_of(record.properties, _COUNT)
@@ -43,10 +42,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message with the given queue offset in an inner batch.
+    """Return the message of an inner batch with this queue offset.
 
-    Any other record is returned unchanged. Raise `StoreDamaged` if the batch does not contain the message, or
-    `LibraryMissing` if the required compression library is not installed.
+    Return any other record unchanged. Raise `StoreDamaged` if the batch does not contain the message, or
+    `LibraryMissing` if the compression library is not installed.
     """
     if not record.sys_flag & INNER_BATCH:
         return record
@@ -68,7 +67,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """Return the flag, body, and properties of a message in a decompressed inner batch."""
+    """Return the flag, body, and properties of a message in a decompressed batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

@@ -1,11 +1,10 @@
-"""Manages keep files, which preserve records from deleted segments.
+"""Keep files, which preserve records of deleted segments.
 
-A keep file contains unchanged copies of the records of open and expired half messages and of held timers.
-Before retention deletes segments, the records that are still needed are copied without gaps to the file
-`keep/<20 digits: the offset up to which the log was deleted>`. Therefore, half messages that are open for
-weeks and timers that are held for weeks do not prevent the deletion of segments. A keep file is deleted when
-none of its records is needed any longer. Cost: Memory usage is four integers per kept record. These integers
-are computed in the worker thread of the retention run.
+A keep file holds unchanged copies of records of open and expired half messages and of held timers. Before
+retention deletes segments, it copies the records still needed without gaps to the file `keep/<20 digits: the
+offset up to which the log was deleted>`. Half messages open for weeks and timers held for weeks thus do not
+block retention. A keep file is deleted when none of its records is needed any more. Cost: four integers in
+memory per kept record. The worker thread of the retention run computes them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""The file path, byte position, and length in bytes of each kept record, keyed by log offset."""
+"""File path, byte position, and length in bytes of each kept record, by log offset."""
 
 
 class Keep:
@@ -39,10 +38,9 @@ class Keep:
         self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
-        """The records that may still be needed, grouped by file. The records of a file are checked in reverse
-        order."""
+        """Records that may still be needed, by file. They are checked from last to first."""
         self.damaged: list[str] = []
-        """Descriptions of the damage to keep files."""
+        """Descriptions of damage to keep files."""
         self.damaged_bytes = 0
         for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
@@ -54,7 +52,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Load the keep file for `cut_offset`, or raise OSError if the disk fails."""
+        """Load the keep file for `cut_offset`. Raise OSError if the disk fails."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -68,7 +66,7 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Add a keep file, given the positions of the records in the file."""
+        """Add a keep file with the positions of its records."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
@@ -76,7 +74,7 @@ class Keep:
     def read(self, physical_offset: int) -> bytes:
         """Return the bytes of a kept record.
 
-        Raise `StoreDamaged` if the record was not kept, or OSError if the disk fails.
+        Raise `StoreDamaged` if it was not kept, or OSError if the disk fails.
         """
         place = self._places.get(physical_offset)
         if place is None:
@@ -84,14 +82,14 @@ class Keep:
         return self._disk.read(*place)
 
     def file_of(self, physical_offset: int) -> str:
-        """Return the path of the keep file that contains a record."""
+        """Return the path of the keep file with this record."""
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Stop tracking keep files that no longer contain needed records, and return their paths.
+        """Stop tracking keep files without needed records, and return their paths.
 
-        The caller must delete the files. A record that is no longer needed is never needed again, and is
-        therefore not checked again. Each call checks only a limited number of records in each file.
+        The caller must delete the files. A record that is no longer needed is never checked again. Each call
+        checks a limited number of records per file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -107,14 +105,14 @@ class Keep:
 
 
 def path_of(cut_offset: int) -> str:
-    """Return the path of the keep file for the retention run that deletes the log up to `cut_offset`."""
+    """Return the path of the keep file for a log deleted up to `cut_offset`."""
     return f"{KEEP}/{cut_offset:0{OFFSET_DIGITS}d}"
 
 
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
     """Return the positions of the intact records in a keep file.
 
-    `imported_until` has the same meaning as in `records`.
+    `imported_until` is as in `records`.
     """
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
@@ -122,8 +120,7 @@ def places_in(path: str, stored: bytes, imported_until: int) -> Places:
 def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
     """Yield (physical offset, position, length) for each intact record in a keep file.
 
-    Damaged bytes are skipped. Records below the log offset `imported_until` were imported (see
-    `commitlog.imported`).
+    Skip damaged bytes. Records below `imported_until` were imported (see `commitlog.imported`).
     """
     position = 0
     while 0 <= position < len(stored):
@@ -138,7 +135,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the given bytes are a single complete and intact record."""
+    """Return whether the bytes are exactly one intact record."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

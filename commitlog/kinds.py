@@ -1,4 +1,4 @@
-"""Defines the record kinds that are used by the broker, the store tools, the audit, and `explain`.
+"""Record kinds for the broker, the store tools, the audit, and `explain`.
 
     kind          topic                       begins  ends
     normal        the topic of the message
@@ -15,11 +15,10 @@
     system        internal topics, for users and rules (TW_SYS_AUTH), for operators' actions
                   (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
-A message of any kind also ends a timer if it contains a cancellation. The property TW_CANCELS contains the
-offset of the timer, a space, and the due time. A delivered message may contain the TW_CANCELS property of its
-timer record, but this cancellation has already been applied. RocketMQ readers skip records of type 12,
-because RocketMQ does not queue or index these records. The bodies of system records are described in the
-modules that write them, and all kinds are listed in docs/ARCHITECTURE.md.
+A message of any kind also ends a timer if it contains a cancellation: the property TW_CANCELS with the offset
+of the timer, a space, and the due time. A delivered message may carry the TW_CANCELS of its timer record,
+which has already been applied. RocketMQ neither queues nor indexes records of type 12, so its readers skip
+them. The modules that write system records describe their bodies. docs/ARCHITECTURE.md lists all kinds.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 TASK_TOPIC: Final = "TW_SYS_TASK"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""The prefix of a dead letter topic name. The prefix is followed by the group name."""
+"""Prefix of a dead letter topic. The group name follows."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
-"""The reserved name of the group that acknowledges redriven and purged dead letters."""
+"""Reserved group that acknowledges redriven and purged dead letters."""
 
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
@@ -64,7 +63,7 @@ KINDS: Final = (
     "ack", "lease", "group", "topic", "schedule", "retention", "epoch", "system",
 )  # fmt: skip
 MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
-"""The kinds of records that consumers can receive."""
+"""Kinds of records that consumers can receive."""
 
 BY_TOPIC: Final = {
     HALF_TOPIC: "half",
@@ -101,7 +100,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """The outcome of a timer. The outcome UNREADABLE means that all copies of the timer record are lost."""
+    """Outcomes of timers. UNREADABLE means that all copies of the timer record are lost."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -112,9 +111,9 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """A timer ended. The fact contains the outcome, the due time, and the topic of the timer.
+    """A timer ended, with its outcome, due time, and topic.
 
-    `topic` is empty if the topic is unknown.
+    `topic` is empty if unknown.
     """
 
     timer_offset: int
@@ -124,7 +123,7 @@ class TimerEnded(NamedTuple):
 
 
 def kind_of(record: Record) -> str:
-    """Return the kind of a record, which is one of `KINDS`."""
+    """Return the kind of a record, one of `KINDS`."""
     kind = kind_of_topic(record.topic)
     if kind != "normal":
         return kind
@@ -134,7 +133,7 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """Return the kind of the records in a topic, which is "normal" for user topics."""
+    """Return the kind of the records in a topic: "normal" for user topics."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
@@ -166,7 +165,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return the properties of a timer record for use in a copy that does not end any other timer."""
+    """Return the properties of a timer record for a copy that ends no other timer."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

@@ -1,4 +1,4 @@
-"""Defines the layout of a store and the formats of the files `durable` and `clock`.
+"""Layout of a store, and the formats of the files `durable` and `clock`.
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
@@ -32,28 +32,25 @@
                                                must ignore
 
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
-log on disk. The file `durable` contains three lines of 32 bytes in the format `<20 digits> <CRC-32 of the
-digits, 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are
-written alternately without a sync. If one of these lines is read while it is being written, the other line is
-intact. However, a power failure may destroy both lines. The third line is written only when the file is
-created. At each startup, the file is created under a new name, synced, and renamed. Therefore, at least one
-line is always intact. If `durable` contains no intact line, the file is damaged. A damaged file is never
-treated as if no offset had been published. The file `durable` is created before the first segment.
+log on disk. The file `durable` has three lines of 32 bytes in the format `<20 digits> <CRC-32 of the digits,
+8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are written
+in turn without a sync. A reader may see one of them half-written, but then the other is intact. A power
+failure may destroy both. The third line is written only when the file is created. Each startup creates the
+file under a new name, syncs it, and renames it, so at least one line is always intact. A `durable` without an
+intact line is damaged, and does not mean that no offset was published. The file is created before the first
+segment.
 
-After the first epoch has begun (`services.broker.spine.epoch`), `durable` contains three more lines with the
-epoch of the published offset. The epoch lines have the same format as the other lines and follow the same
-rules. If the epoch lines do not exist, the epoch is 0. An epoch is written before the first offset in that
-epoch.
+From the first epoch on (`services.broker.spine.epoch`), `durable` has three more lines with the epoch of the
+published offset. They have the same format and follow the same rules. Without these lines, the epoch is 0. An
+epoch is written before its first offset.
 
-On a follower, two more lines contain the accepted offset, which is the end offset of the log that the cluster
-has accepted and the follower has copied. The accepted offset lines are also written alternately, and are used
-only by readers. Readers may read the log up to the accepted offset or the durable offset, whichever is
-higher. Records between the durable offset and the accepted offset have not been synced. Therefore, recovery
-does not trust these records, and removes the accepted offset from the file.
+On a follower, two more lines hold the accepted offset: the end of what the cluster has accepted and the
+follower has copied. They are also written in turn, and only readers use them. Readers stop at the accepted or
+the durable offset, whichever is higher. Records between the two are not synced. Recovery does not trust them,
+and removes the accepted offset from the file.
 
-The file `clock` contains two lines in the same format as `durable`. Each line is synced before the other line
-is written. The number in `clock` is the difference between the broker's time and real time in milliseconds.
-The number in `clock` never decreases.
+The file `clock` has two lines in the format of `durable`. Each line is synced before the other is written.
+Its number is the difference between the broker's time and real time in milliseconds, and never decreases.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
 KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
-"""The name prefixes of folders that were set aside. Each prefix is followed by a number."""
+"""Name prefixes of folders that were set aside. A number follows."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -93,19 +90,19 @@ OFFSET_DIGITS: Final = 20
 
 
 def is_aside(name: str) -> bool:
-    """Return whether `name` is the name of a folder that was set aside."""
+    """Return whether a folder name is that of a folder set aside."""
     return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
 def segment_path(first_offset: int) -> str:
-    """Return the path of the segment that starts at `first_offset`."""
+    """Return the path of the segment that begins at `first_offset`."""
     return f"{COMMITLOG}/{first_offset:0{OFFSET_DIGITS}d}"
 
 
 def segment_offsets(disk: Disk) -> list[int]:
     """Return the first offsets of all segments in ascending order.
 
-    Raise `StoreError` if the folder contains a file that is not a segment.
+    Raise `StoreError` if the folder contains any other file.
     """
     names = disk.list(COMMITLOG)
     for name in names:
@@ -118,9 +115,9 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """The content of the file `durable`.
+    """Content of the file `durable`.
 
-    `is_sound` is true if the offset is reliable. `problem` describes the damage to the file, and is empty if
+    `is_sound` says whether the offset is reliable. `problem` describes damage to the file, and is empty if
     the file is intact or missing.
     """
 
@@ -129,11 +126,11 @@ class Published:
     problem: str = ""
     epoch: int = 0
     accepted_offset: int = 0
-    """The offset up to which a follower has copied the accepted log, or 0 if no such offset was published."""
+    """Offset up to which a follower has copied the accepted log, or 0 if unpublished."""
 
 
 def published(disk: Disk) -> Published:
-    """Read the file `durable` and return its content, or raise OSError if the disk fails."""
+    """Read the file `durable`. Raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
         return Published(0, is_sound=False)
@@ -146,17 +143,17 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """Return the published durable offset, or 0 if no valid offset is found."""
+    """Return the published durable offset, or 0 if there is no valid one."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """Return the offset in the content of the file `durable`, or 0 if no valid offset is found."""
+    """Return the offset in the content of `durable`, or 0 if there is no valid one."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the durable offset to processes that read the live log, without syncing the file.
+    """Publish the durable offset to processes that read the live log, without a sync.
 
     After a power failure, the published offset may be too low. `turn` selects one of the two lines, and must
     be even and odd in alternate calls.
@@ -165,29 +162,29 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Publish the epoch of later offsets to readers, following the rules of `publish_durable`."""
+    """Publish the epoch of the following offsets to readers, as `publish_durable` does."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the accepted offset of a follower to readers, following the rules of `publish_durable`."""
+    """Publish the accepted offset of a follower to readers, as `publish_durable` does."""
     disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log from the content of `durable`, or None if no line is intact."""
+    """Return the end of the readable log in the content of `durable`, or None if no line is intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
 
 
 def parse_epoch(stored: bytes) -> int:
-    """Return the epoch in the content of the file `durable`, or 0 if no epoch has begun."""
+    """Return the epoch in the content of `durable`, or 0 if no epoch has begun."""
     return _largest(stored, _EPOCHS_AT)
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Durably replace any published offset with `offset` in a store that has never been used."""
+    """Durably replace any published offset in a store that has never been used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
@@ -195,10 +192,10 @@ def reset_durable(disk: Disk, offset: int) -> None:
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
     """Durably publish the `offset` at which recovery has truncated the log.
 
-    `offset` must not be lower than the published offset unless `may_go_back` is true. `may_go_back` is set
-    for a cluster node, because the shared log contains the records that the node has published. The file
-    `durable` is not overwritten in place, because a power failure may destroy lines that an earlier process
-    wrote without a sync.
+    `offset` must not be lower than the published one unless `may_go_back` is true. A cluster node sets
+    `may_go_back`, because the shared log has the records that the node has published. The file is not
+    overwritten in place, because a power failure may destroy lines that an older process wrote without a
+    sync.
     """
     before = published(disk)
     assert may_go_back or offset >= before.offset, "what is durable is never cut"
@@ -210,22 +207,21 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return the content of a `durable` file that publishes `offset`."""
+    """Return the content of a `durable` file with this offset."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
-    """Return whether any record has ever been appended to the log."""
+    """Return whether a record has ever been appended to the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 
 
 def read_clock(disk: Disk) -> int | None:
-    """Return the virtual clock offset of the store in ms, or None if there is no virtual clock.
+    """Return the virtual clock offset in milliseconds, or None if there is no virtual clock.
 
-    Raise `StoreDamaged` if the file `clock` contains no intact line, because the broker's time must never
-    decrease.
+    Raise `StoreDamaged` if no line is intact, because the broker's time must never decrease.
     """
     size = disk.size(CLOCK)
     if size < 0:
@@ -237,7 +233,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Durably create the virtual clock file of a store. The clock starts at the current real time."""
+    """Durably create the virtual clock file. The clock starts at the current real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -245,9 +241,9 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Durably update the virtual clock offset of a store.
+    """Durably update the virtual clock offset.
 
-    `turn` has the same meaning as in `publish_durable`.
+    `turn` is as in `publish_durable`.
     """
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
@@ -293,9 +289,9 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
-    """Return the valid line for the 20 digits at the beginning of `line`.
+    """Return the valid line for the 20 digits at the start of `line`.
 
-    If `line` does not begin with digits, return bytes that differ from every line in a file.
+    If there are no digits, return bytes that differ from every line in a file.
     """
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"

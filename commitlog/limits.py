@@ -1,11 +1,11 @@
-"""Defines the limits and the default settings of the broker.
+"""Limits and default settings of the broker.
 
 _MAX, _MIN    a limit; the name includes the unit (BODY_BYTES_MAX), or else the limit is a number of items
 _DEFAULT      the default value of a setting or attribute
 _MS, _BYTES   a duration in milliseconds, or a size in bytes
 
-Limits that are used by only one module are defined in that module. The message limits are imported from the
-package `tidewheel`, because clients check messages against the same limits.
+Limits of a single module are defined in that module. The message limits come from the package `tidewheel`,
+because clients check them too.
 """
 
 from __future__ import annotations

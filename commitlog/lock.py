@@ -1,19 +1,17 @@
-"""Implements the lock that prevents several brokers from using the same store.
+"""The lock that keeps two brokers from using the same store.
 
-The lock consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
+It consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
-record lock applies to an inode. If the file is deleted and created again, a second broker can lock the new
-file while the first broker is still writing. In addition, a process loses its POSIX record lock on a file as
-soon as it closes any descriptor of the file. The folder lock (`flock`) does not have the weaknesses of POSIX
-record locks. A folder that contains files cannot be deleted, and the lock belongs to a single open file
-description. Both locks are acquired before any other file of the store is read. When the process ends, the
-kernel releases both locks. If the file system does not support folder locks, as is the case for NFS, only the
-POSIX record lock is used.
+record lock applies to an inode. If someone deletes the file, a second broker can lock a new one while the
+first still writes. A process also loses its record lock when it closes any descriptor of the file. The folder
+lock (`flock`) has neither weakness: a folder with files cannot be deleted, and the lock belongs to one open
+file description. A broker takes both locks before it reads any other file of the store. The kernel releases
+both when the process ends. On file systems without folder locks, such as NFS, only the record lock is used.
 
-Every process that writes to a store must acquire the lock. The lock also reserves the store of a cluster node
-(`layout.CLUSTER`) for that node. Records appended by any other process would not be in the shared log, and
-would later be removed.
+Every process that writes to a store must hold the lock. The lock also reserves a node's store
+(`layout.CLUSTER`) for that node. Records of any other process would not be in the shared log, and would be
+removed.
 """
 
 from __future__ import annotations
@@ -29,14 +27,13 @@ from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-"""The error numbers that indicate a disk problem rather than an unsuitable folder."""
+"""Error numbers of a disk problem, as opposed to an unsuitable folder."""
 HOLDER_BYTES = 32
-"""The size of the text that identifies the holder. The text is overwritten in place, so that it can usually
-be written even if the disk is full."""
+"""Size of the text that names the holder. It is overwritten in place, which usually works on a full disk."""
 
 
 def lock_folder(folder: int) -> None:
-    """Lock an open folder, or raise BlockingIOError if another process holds the lock."""
+    """Lock an open folder. Raise BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -46,9 +43,9 @@ def lock_folder(folder: int) -> None:
 
 
 class StoreLock:
-    """The lock of the store in the folder `root`, which is created if it does not exist.
+    """The lock of the store in the folder `root`. The folder is created if necessary.
 
-    `is_node` is true if the broker is a cluster node.
+    `is_node` says whether the broker is a cluster node.
     """
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:
@@ -56,10 +53,10 @@ class StoreLock:
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Acquire the lock, or raise `StoreLocked` if another process holds it.
+        """Acquire the lock. Raise `StoreLocked` if another process holds it.
 
         Raise `StoreOfCluster` if the store belongs to a cluster node and `is_node` is false. Raise `NoRoom`
-        if the disk is full, `DiskFailed` if the disk fails, or `StoreError` if the folder cannot be used.
+        if the disk is full, `DiskFailed` if it fails, or `StoreError` if the folder cannot be used.
         """
         assert not self._descriptors, "it is held already"
         if not self._is_node and (self._root / CLUSTER).exists():

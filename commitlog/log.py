@@ -1,11 +1,9 @@
-"""Implements the CommitLog, which is a sequence of records stored in segments of equal size.
+"""The CommitLog: a sequence of records in segments of equal size.
 
-A record never spans two segments. If a segment does not have enough room for a record and an 8-byte blank,
-the segment is closed with a blank. The bytes after the blank remain zero, and the record is written at the
-start of the next segment. A record that is larger than a segment is stored in its own segment, which has the
-same length as the record. An append only adds the bytes of a record to the next flush (see
-`commitlog.flush`). A record becomes visible to readers after its flush has succeeded. A log has only one
-writer.
+A record never spans two segments. If a segment has no room for the record and an 8-byte blank, a blank closes
+the segment, and the record goes to the start of the next one. The bytes after the blank stay zero. A record
+larger than a segment gets its own segment of the same length. An append only adds the record to the next
+flush (see `commitlog.flush`). Readers see a record after its flush has succeeded. A log has only one writer.
 
     first_offset      below this offset, segments may have been deleted, and only kept records can be read
                       (`commitlog.keep`)
@@ -14,13 +12,13 @@ writer.
                       <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a failed sync, a later successful sync of the same bytes must not be trusted. Therefore, the log is
-opened again up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the
-records after the published offset.
+After a failed sync, do not trust a later successful sync of the same bytes. The log is therefore opened again
+up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
+published offset.
 
-Cost: An append adds one list entry per record. The segment that contains a record is found by binary search.
-Weak spot: Flushes may complete in any order, but the log is durable only up to the first incomplete flush.
-Therefore, a slow flush delays all later flushes.
+Cost: one list entry per appended record. Binary search finds the segment of a record. Weak spot: flushes may
+complete in any order, but the log is durable only up to the first incomplete one. A slow flush thus delays
+all flushes after it.
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log of a store. The next record is appended at `end_offset`.
+    """The log of a store. The next record goes to `end_offset`.
 
-    If `sync` is false, a flush is considered durable as soon as the operating system has accepted the bytes.
-    In this mode, a power failure may destroy all bytes after `synced_offset`. The syncs returned by
-    `take_sync` advance `synced_offset`.
+    If `sync` is false, a flush counts as durable when the operating system has accepted its bytes. A power
+    failure may then destroy all bytes after `synced_offset`. The syncs of `take_sync` advance
+    `synced_offset`.
     """
 
     def __init__(
@@ -65,14 +63,13 @@ class CommitLog:
         self.durable_offset = end_offset
         self.synced_offset = end_offset
         self.epoch = self._durable_epoch = 0
-        """`epoch` is the epoch of new records, and `_durable_epoch` is the epoch of the last durable
-        record."""
+        """Epoch of new records, and of the last durable record."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
         self.imported_until: Final = imported.read(disk)
-        """The end offset of the imported part of the log (see `commitlog.imported`)."""
+        """End of the imported part of the log (see `commitlog.imported`)."""
         self._gathered: list[Part] = []
         self._makes_segment = False
         self._flying: deque[Flush] = deque()
@@ -80,7 +77,7 @@ class CommitLog:
         self.segments: Final = Segments.of(disk, segment_bytes)
         self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
         self.sink: LogSink = self.files
-        """The sink to which all flushes are passed."""
+        """Sink of all flushes."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
@@ -99,7 +96,7 @@ class CommitLog:
     def _tail(self) -> tuple[int, int]:
         """Return the bounds of the segment for the next record.
 
-        If a blank does not fit in the current segment, return the bounds of a new segment.
+        This is a new segment if a blank does not fit in the current one.
         """
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
@@ -107,7 +104,7 @@ class CommitLog:
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Add a record to the next flush, and set and return the physical offset of the record."""
+        """Add a record to the next flush. Set and return its physical offset."""
         new.physical_offset = self.end_offset
         # If the record does not fit in the segment, it is encoded again, because the CRC includes the
         # physical offset.
@@ -116,10 +113,10 @@ class CommitLog:
         return new.physical_offset
 
     def gather(self, encoded: bytes) -> bool:
-        """Add a single encoded record to the next flush. The record must be encoded for `end_offset`.
+        """Add one record, encoded for `end_offset`, to the next flush.
 
-        If the record does not fit in the segment, start the next segment and return False. In this case,
-        `end_offset` has changed, and the record must be encoded again.
+        If it does not fit in the segment, start the next segment and return False. `end_offset` has then
+        changed, and the record must be encoded again.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -133,9 +130,9 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """Return the number of records that fit in the current segment.
+        """Return how many of these records fit in the current segment.
 
-        If the first record does not fit, return the number of records that fit in a new segment.
+        If not even the first fits, start a new segment and count its room.
         """
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
@@ -143,7 +140,7 @@ class CommitLog:
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def follow_to(self, offset: int) -> None:
-        """Close the segment if the leader's log continues in the next segment, at `offset`."""
+        """Close the segment if the leader's log continues in the next one, at `offset`."""
         if offset > self.end_offset:
             self._close_segment()
         assert self.end_offset == offset, "the log that is followed has other segments"
@@ -151,7 +148,7 @@ class CommitLog:
     def append_encoded(self, encoded: bytearray) -> None:
         """Add contiguous encoded records to the next flush.
 
-        The records must begin at `end_offset` and fit in the segment.
+        They must begin at `end_offset` and fit in the segment.
         """
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
@@ -159,15 +156,15 @@ class CommitLog:
 
     @property
     def is_quiet(self) -> bool:
-        """True if all appended records are durable."""
+        """Whether all appended records are durable."""
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
         """Return a flush of all collected parts, or None.
 
-        Return None if no parts have been collected, or if too many flushes are in progress. A flush that
-        creates a segment must be written before the next flush is taken. As a result, no segment exists
-        without its predecessor, regardless of thread scheduling and the time of a crash.
+        Return None if there are no parts or too many flushes are in progress. A flush that creates a segment
+        must be written before the next flush is taken. No segment then exists without its predecessor,
+        whatever the thread scheduling or the time of a crash.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -194,7 +191,7 @@ class CommitLog:
     def complete_flush(self, flush: Flush) -> None:
         """Process a flush that has been written.
 
-        The records of a flush become readable when the flush and all earlier flushes have been written.
+        Its records become readable when all flushes before it have been written too.
         """
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
@@ -218,7 +215,7 @@ class CommitLog:
         return sync
 
     def unsynced_segments(self) -> tuple[str, ...]:
-        """Return the segments that contain appended records that may not be on disk."""
+        """Return the segments with appended records that may not be on disk."""
         if self._sync:
             return ()
         firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
@@ -226,7 +223,7 @@ class CommitLog:
         return tuple(map(layout.segment_path, between))
 
     def complete_sync(self, sync: Sync) -> None:
-        """Process a successful sync, and publish the synced offset to processes that read the live log."""
+        """Process a successful sync. Publish the synced offset to processes that read the live log."""
         assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
@@ -242,8 +239,8 @@ class CommitLog:
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
         """Return the durable record at `physical_offset`.
 
-        `length` is the size of the record in bytes, if known. Raise `StoreDamaged` if there is no complete
-        record with a correct CRC at this offset, or OSError if the disk fails.
+        `length` is the size of the record in bytes, if known. Raise `StoreDamaged` if there is no intact
+        record at this offset, or OSError if the disk fails.
         """
         stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
@@ -271,10 +268,9 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending (log offset, size, value) positions, using a single read.
+        """Yield the durable records at ascending (log offset, size, value) places, from a single read.
 
-        Yield None instead of a record that is damaged or extends beyond the end of the read. To determine the
-        reason, call `read` for the record.
+        Yield None for a record that is damaged or incomplete. Call `read` to find out why.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -304,20 +300,17 @@ class CommitLog:
         return stored[:record_bytes]
 
     def abandon_sync(self, sync: Sync) -> None:
-        """Take back a sync that was not performed after an earlier failure.
-
-        This method is called if a sync was not performed because of an earlier failure.
-        """
+        """Take back a sync that was not performed because of another failure."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
-        """Return the first offset of the segment that contains, or will contain, a given offset."""
+        """Return the first offset of the segment that contains, or will contain, `offset`."""
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
         """Return the first offsets of all segments in ascending order.
 
-        The result includes the segment for the next record.
+        The segment of the next record is included.
         """
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
@@ -329,7 +322,7 @@ class CommitLog:
 
     @property
     def record_bytes_max(self) -> int:
-        """The maximum length of a record in bytes."""
+        """Maximum length of a record in bytes."""
         return max(self.segment_bytes, RECORD_BYTES_MAX)
 
     def _left_bytes(self) -> int:

@@ -1,7 +1,7 @@
-"""Defines protocol-independent messages, as sent by producers and received by consumers.
+"""Protocol-independent messages, as producers send and consumers receive them.
 
-A `Message` is the form of a message that clients use, and a `commitlog.record.Record` is the form that is
-stored on disk. `commitlog.properties` converts between the two forms.
+Clients use a `Message`, and the disk stores a `commitlog.record.Record`. `commitlog.properties` converts
+between the two.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 Host = tuple[str, int]
-"""A network address, which consists of an IP address in text form and a port number."""
+"""IP address as text, and port."""
 
 
 class MessageType(Enum):
-    """The type of the messages that a topic accepts.
+    """The type of messages that a topic accepts, under RocketMQ's names.
 
-    A topic of type MIXED accepts all types except PRIORITY and LITE. The member values are the names used by
-    RocketMQ. In a topic of type PRIORITY, each queue corresponds to a priority, and messages with a higher
-    priority are delivered first. In topics of other types, the queues are read in rotation, so that a
-    priority would have no effect. A topic of type LITE contains many lite topics. Each message in such a
-    topic belongs to a lite topic, and is delivered to the subscribers of that lite topic.
+    MIXED accepts all types except PRIORITY and LITE. In a PRIORITY topic, each queue has a priority, and
+    higher priorities are delivered first. Other topics read their queues in rotation, so a priority would
+    have no effect. A LITE topic contains many lite topics. Each message belongs to one of them and goes to
+    its subscribers.
     """
 
     NORMAL = "NORMAL"
@@ -34,13 +33,12 @@ class MessageType(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message as sent by a producer or received by a consumer.
+    """A message as a producer sends it or a consumer receives it.
 
-    `delivery_ms` is the delivery time in milliseconds since 1970, or None for immediate delivery. `gzip` is
-    true if the body is transmitted in gzip format. `check_immunity_ms` is the time before the first
-    transaction check-back for a half message, or None to use the topic's default. `priority` is None if the
-    message has no priority. The lowest priority is 0. `lite_topic` is the name of the lite topic to which the
-    message belongs.
+    `delivery_ms` is the delivery time in milliseconds since the Unix epoch, or None for immediate delivery.
+    `gzip` says whether the body is sent as gzip. `check_immunity_ms` is the time before the first check-back
+    of a half message, or None for the topic's default. `priority` is None if there is none, and 0 is the
+    lowest.
     """
 
     topic: str
@@ -62,10 +60,9 @@ class Message:
 
     @property
     def message_type(self) -> MessageType:
-        """The type of the message.
+        """Type of the message.
 
-        The type is determined by the first of the following attributes that is present: transaction, delay,
-        FIFO, priority, and lite.
+        The first of these attributes decides: transaction, delay, FIFO, priority, lite.
         """
         if self.transactional:
             return MessageType.TRANSACTION

@@ -1,8 +1,8 @@
-"""Encodes record properties as UTF-8 pairs of the form `name 0x01 value 0x02`, using RocketMQ's names.
+"""Record properties: UTF-8 pairs `name 0x01 value 0x02` with RocketMQ's names.
 
 As in RocketMQ's `MessageDecoder`, a writer ends every pair with 0x02. A reader accepts a missing final 0x02,
-drops pairs without a value, and uses the last pair if several pairs have the same name. The encoding has no
-escape characters, so names and values that contain 0x01 or 0x02 are rejected before encoding.
+drops pairs without a value, and uses the last of several pairs with the same name. There is no escaping.
+Names and values with 0x01 or 0x02 are rejected before encoding.
 """
 
 from __future__ import annotations
@@ -47,18 +47,17 @@ SHOWN: Final = frozenset({
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
     REDRIVE_OF, ORIGIN_TOPIC,
 })  # fmt: skip
-"""The reserved properties that are visible to consumers. These properties describe the schedule of a message
-and the reasons for a dead letter."""
+"""Reserved properties that consumers see: the schedule of a message, and why it is a dead letter."""
 _HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
-    """Return the encoded pairs. Pairs with an empty value are omitted, because readers drop such pairs."""
+    """Encode properties. Omit pairs with an empty value, because readers drop them."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the pairs in the encoded bytes. Malformed pairs are omitted."""
+    """Return the encoded pairs, without malformed ones."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -68,7 +67,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the pairs in the encoded bytes as UTF-8 bytes. Malformed pairs are omitted."""
+    """Return the encoded pairs as UTF-8 bytes, without malformed ones."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -80,9 +79,9 @@ def pairs(stored: bytes) -> dict[bytes, bytes]:
 
 
 def of_record(record: Record) -> dict[str, str]:
-    """Return the properties of a record as a dictionary that must not be modified.
+    """Return the properties of a record. Do not modify the dictionary.
 
-    The properties of each record are parsed only once.
+    Each record is parsed only once.
     """
     parsed = record.parsed
     if parsed is None or parsed[0] is not record.properties:
@@ -91,10 +90,10 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message, marks: str = "") -> bytes:
-    """Return the encoded properties of a message, followed by the encoded attributes.
+    """Encode the properties of a message, followed by its attributes.
 
-    The properties must not have reserved names. `marks` contains encoded pairs that are appended to the
-    result. This function takes half as long as encoding the same pairs from a dictionary.
+    The properties must not have reserved names. `marks` holds encoded pairs to append. This takes half as
+    long as encoding the same pairs from a dictionary.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -117,10 +116,10 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 
 def _keys_pairs(keys: tuple[str, ...]) -> str:
-    """Return the encoded pairs for the keys of a message.
+    """Encode the keys of a message.
 
-    The property KEYS contains the keys separated by spaces, as in RocketMQ. If any key contains a space, the
-    lengths of the keys are stored in KEY_LENGTHS.
+    As in RocketMQ, KEYS holds the keys separated by spaces. If a key contains a space, KEY_LENGTHS holds the
+    lengths.
     """
     lengths = key_lengths(keys)
     more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
@@ -128,9 +127,9 @@ def _keys_pairs(keys: tuple[str, ...]) -> str:
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys stored in the properties KEYS and KEY_LENGTHS.
+    """Return the keys in the properties KEYS and KEY_LENGTHS.
 
-    If the lengths do not match KEYS, split KEYS at the spaces.
+    If the lengths do not match, split KEYS at the spaces.
     """
     words = tuple([word for word in joined.split(" ") if word])
     if not lengths:
@@ -145,18 +144,17 @@ def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
 
 
 def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys of a message as they were sent by the producer."""
+    """Return the keys of a message as the producer sent them."""
     joined = stored.get(KEYS)
     return keys_in(joined, stored.get(KEY_LENGTHS, "")) if joined else ()
 
 
 def to_message(record: Record) -> Message:
-    """Return the message in a record, with the real topic of the message.
+    """Return the message in a record, with its real topic.
 
-    This function is the inverse of `encode_message`. Properties set by the broker are omitted, except that
-    the due time is returned as `delivery_ms`. The body is either uncompressed or in gzip format. Raise
-    `LibraryMissing` if the body of an imported record cannot be decompressed because a library is not
-    installed.
+    This is the inverse of `encode_message`. Properties set by the broker are omitted, but the due time
+    becomes `delivery_ms`. The body is plain or gzip. Raise `LibraryMissing` if an imported body needs a
+    library that is not installed.
     """
     stored = of_record(record)
     get = stored.get
@@ -183,13 +181,13 @@ def to_message(record: Record) -> Message:
 
 
 def priority_of(text: str) -> int | None:
-    """Return the priority in a property value, or None if the value is not a valid priority."""
+    """Return the priority in a property value, or None if it is not valid."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """Return the value of a property, or "" if the property is missing. Other properties are not parsed."""
+    """Return the value of a property, or "" if it is missing. Other properties are not parsed."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -204,9 +202,8 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """Return the bytes that precede the value of a property.
+    """Return the bytes before the value of a property.
 
-    The first result is used if another property precedes the property, and the second result is used if it is
-    the first property.
+    The first result is for a property after another one, and the second for the first property.
     """
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

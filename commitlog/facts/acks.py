@@ -1,4 +1,4 @@
-"""Encodes acknowledgement records, which contain ranges of queue offsets for each group, topic, and queue.
+"""Acknowledgement records: ranges of queue offsets per group, topic, and queue.
 
 The body of a `TW_SYS_ACK` record is a sequence of entries with the following big-endian fields:
 
@@ -10,11 +10,10 @@ The body of a `TW_SYS_ACK` record is a sequence of entries with the following bi
     12 x n first queue_offset (8), count (4)
 
 An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. Skipped messages
-were not acknowledged. A message is skipped if it does not match the group's filter, or if it is in a gap
-caused by damage to the log.
+were not acknowledged: they did not match the group's filter, or lie in a damaged part of the log.
 
-All acknowledgements of an event loop iteration are stored in a single record, so that each range of adjacent
-messages uses only a few bytes.
+One record holds all acknowledgements of an event loop iteration, so a range of adjacent messages takes only a
+few bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """The messages in a queue that a group has finished or skipped, as (first queue offset, count) ranges."""
+    """Messages that a group has finished or skipped in a queue, as (first offset, count) ranges."""
 
     group: str
     topic: str
@@ -41,7 +40,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the given offsets, which may be unsorted, as (first, count) ranges in ascending order."""
+    """Return offsets, in any order, as ascending (first, count) ranges."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -61,9 +60,9 @@ def encode(finished: Iterable[Finished]) -> bytes:
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """Yield the encoded entries in parts of up to 65,535 ranges each.
+    """Yield the encoded entries in parts of up to 65,535 ranges.
 
-    The parts can be joined into one or more record bodies.
+    Parts can be joined into one or more record bodies.
     """
     for group, topic, queue_id, ranges, is_passed in finished:
         assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
@@ -74,7 +73,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Iterator[Finished]:
-    """Yield the entries in the body of an acknowledgement record in order."""
+    """Yield the entries of an acknowledgement record in order."""
     position = 0
     is_passed = False
     while position < len(body):
@@ -93,17 +92,17 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Return text encoded in UTF-8, truncated to 255 bytes, with a one-byte length prefix."""
+    """Return text as UTF-8, truncated to 255 bytes, after a one-byte length."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clip(words: str) -> str:
-    """Return text truncated to 255 bytes of UTF-8, as it is returned by `read_text` after encoding."""
+    """Return text truncated to 255 bytes of UTF-8, as `read_text` would return it."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 
 def read_text(body: bytes, position: int) -> tuple[str, int]:
-    """Return the text at a byte position, and the position after the text."""
+    """Return the text at a byte position, and the position after it."""
     end = position + 1 + body[position]
     return body[position + 1 : end].decode(errors="replace"), end

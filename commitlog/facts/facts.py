@@ -1,7 +1,7 @@
-"""Facts represent the meaning of records as plain values for the broker, its tools, and `explain`.
+"""Facts: what records mean, as plain values for the broker, its tools, and `explain`.
 
-A record may have any number of facts. For example, a single commit record may also cancel one timer and
-replace another. As a result, either all facts of a record survive a crash or none of them do.
+A record may have any number of facts. For example, a commit record may also cancel one timer and replace
+another. Either all facts of a record survive a crash or none of them.
 
     fact              record                                   meaning
     TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
@@ -25,19 +25,16 @@ replace another. As a result, either all facts of a record survive a crash or no
     UserSet, UserRemoved, TokenMade, TokenRevoked, RulesSet, RulesRemoved
                       TW_SYS_AUTH                              a change of users, tokens or rules
 
-1. `facts_of` reads only the topic, type, properties, and body of a record. The offset and store time of a
-   record are not part of its facts.
-2. `record_of` returns the record for a fact that is stored on its own in JSON format (`TOPICS`).
-   Acknowledgements and leases are stored in shared records, which are encoded by `acks` and `lease_records`.
-   All other facts are contained in message records.
-3. A record of a kind that was introduced in a later release has no facts. If the verb of a record is unknown,
-   KeyError is raised.
-4. Timers and half messages written by RocketMQ are also read. Properties of records written by RocketMQ may
-   contain arbitrary text from clients. If the time in a timer record is not a number, the record does not set
-   a timer. If a time in a half message is not a number, the time is ignored.
+1. `facts_of` reads only the topic, type, properties, and body of a record. Its offset and store time are not
+   part of the facts.
+2. `record_of` returns the record of a fact with its own JSON record (`TOPICS`). `acks` and `lease_records`
+   encode the shared records of acknowledgements and leases. All other facts are in message records.
+3. A record of an unknown, newer kind has no facts. An unknown verb raises KeyError.
+4. Timers and half messages of RocketMQ are read too. Their properties may contain any text from clients. A
+   timer record whose time is not a number sets no timer. In a half message, such a time is ignored.
 
-Cost: Reading the facts of a record takes 0.3 us if the record has no facts, and several microseconds if the
-record has a JSON body. JSON bodies are rare.
+Cost: 0.3 us for a record without facts, and several microseconds for one with a JSON body. JSON bodies are
+rare.
 """
 
 from __future__ import annotations
@@ -77,9 +74,9 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """The log offset, queue offset, and store time (in ms since 1970) of the record that contains a fact.
+    """Log offset, queue offset, and store time of a fact's record, in milliseconds since the Unix epoch.
 
-    `stored` is the record or its encoded bytes, and is used only by code that keeps the record.
+    `stored` is the record or its bytes. Only code that keeps the record uses it.
     """
 
     @property
@@ -95,8 +92,8 @@ class Stamp(Protocol):
 class TimerSet(NamedTuple):
     """A timer was set at the offset of its record.
 
-    A timer may be identified by a message ID (otherwise None) and by a key (otherwise ""). If `is_held` is
-    true, the timer became due while its topic was held, and remains pending until the topic is released.
+    `message_id` is None and `key` is "" if they do not name the timer. If `is_held` is true, the timer became
+    due while its topic was held, and waits for the release of the topic.
     """
 
     due_ms: int
@@ -109,9 +106,8 @@ class TimerSet(NamedTuple):
 class HalfStored(NamedTuple):
     """A half message for `topic` was stored at the offset of its record.
 
-    If `due_ms` is given, the message is due at that time. `check_ms` is the time of the first transaction
-    check-back. For a half message stored by RocketMQ, the time of the first transaction check-back is derived
-    from `immunity_s` or from a default.
+    `due_ms` is the delivery time, if any. `check_ms` is the time of the first check-back. For a half message
+    of RocketMQ, `immunity_s` or a default determines this time.
     """
 
     topic: str
@@ -122,17 +118,17 @@ class HalfStored(NamedTuple):
 
 
 class HalfEnded(NamedTuple):
-    """The half message at an offset ended with the outcome "COMMIT", "ROLLBACK", or "EXPIRED"."""
+    """A half message ended with the outcome "COMMIT", "ROLLBACK", or "EXPIRED"."""
 
     half_offset: int
     how: str
 
 
 class HalfAsked(NamedTuple):
-    """A transaction check-back was sent for a half message.
+    """A check-back was sent for a half message.
 
-    `asked_count` is the number of transaction check-backs sent so far. The next transaction check-back is due
-    at `check_ms`, or at a default time if `check_ms` is None.
+    `asked_count` is the number of check-backs so far. The next one is due at `check_ms`, or at a default time
+    if `check_ms` is None.
     """
 
     half_offset: int
@@ -141,7 +137,7 @@ class HalfAsked(NamedTuple):
 
 
 class HalfEndedLate(NamedTuple):
-    """A producer tried to end a half message that had already expired."""
+    """A producer tried to end a half message that had expired."""
 
     half_offset: int
     asked_for: str
@@ -162,14 +158,14 @@ class PolicySet(NamedTuple):
 
 
 class GroupLeft(NamedTuple):
-    """A group no longer receives messages from a topic. If the topic is "", the group was removed."""
+    """A group left a topic. If the topic is "", the group was removed."""
 
     group: str
     topic: str
 
 
 class FiltersForgotten(NamedTuple):
-    """Filters that a group used for a topic were removed. Each filter is a (type, expression) pair."""
+    """Filters of a group for a topic were removed, as (type, expression) pairs."""
 
     group: str
     topic: str
@@ -179,11 +175,10 @@ class FiltersForgotten(NamedTuple):
 class GroupJoined(NamedTuple):
     """A group began to receive messages from a topic.
 
-    `log_offset` is the first offset of the log at the time when the group joined. All other fields are
-    optional. `filter` is a filter that was added to the group. `reopened` contains the queue offsets of the
-    messages to redeliver, keyed by queue ID. Each value of `reopened` contains the first offset, followed by
-    the differences between consecutive offsets. `positions` contains the queue offsets from which the group
-    continues to receive messages.
+    `log_offset` is the first offset of the log at that time. All other fields are optional. `filter` is a new
+    filter of the group. `reopened` maps queue IDs to the queue offsets to redeliver: the first offset, then
+    the difference to each next one. `positions` maps queue IDs to the queue offsets where the group
+    continues.
     """
 
     group: str
@@ -195,9 +190,9 @@ class GroupJoined(NamedTuple):
 
 
 class TopicSet(NamedTuple):
-    """A topic was created or changed. `check_back` is a check-back policy, or None for the default policy.
+    """A topic was created or changed. `check_back` is None for the default policy.
 
-    Messages older than `retention_ms` are discarded, unless `retention_ms` is 0.
+    Messages older than `retention_ms` are discarded, unless it is 0.
     """
 
     name: str
@@ -210,23 +205,23 @@ class TopicSet(NamedTuple):
 class TopicDeleted(NamedTuple):
     """A topic was deleted.
 
-    The queues of the topic were emptied, and its groups were removed, by earlier records.
+    Other records have already emptied its queues and removed its groups.
     """
 
     name: str
 
 
 class TopicHeld(NamedTuple):
-    """A topic was held. The timers of a held topic are not delivered when they are due."""
+    """A topic was held. Its due timers are not delivered."""
 
     name: str
     reason: str
 
 
 class TopicReleased(NamedTuple):
-    """The held timers of a topic are delivered at a rate of `per_second` timers per second.
+    """A topic was released. Its held timers are delivered at `per_second` timers per second.
 
-    If `per_second` is 0, the rate is not limited.
+    If `per_second` is 0, there is no limit.
     """
 
     name: str
@@ -234,14 +229,14 @@ class TopicReleased(NamedTuple):
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule was created or replaced. The schedule first runs after the time `after_ms`."""
+    """A schedule was created or replaced. It first runs after `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
 
     @property
     def name(self) -> str:
-        """The name of the schedule."""
+        """Name of the schedule."""
         return str(self.schedule["name"])
 
 
@@ -252,22 +247,22 @@ class ScheduleDeleted(NamedTuple):
 
 
 class SchedulePaused(NamedTuple):
-    """A schedule was paused. A paused schedule does not run until it is resumed."""
+    """A schedule was paused. It does not run until it is resumed."""
 
     name: str
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule was resumed. The schedule next runs after the time `after_ms`."""
+    """A schedule was resumed. It next runs after `after_ms`."""
 
     name: str
     after_ms: int
 
 
 class SchedulePassed(NamedTuple):
-    """The schedule runs up to a given time were dropped.
+    """All runs of a schedule up to a time were dropped.
 
-    `trouble` is the new error message of the schedule, or None if the error message has not changed.
+    `trouble` is the new error message, or None if it has not changed.
     """
 
     name: str
@@ -276,14 +271,14 @@ class SchedulePassed(NamedTuple):
 
 
 class ScheduleRan(NamedTuple):
-    """A schedule run sent its message."""
+    """A schedule has sent the message of a run."""
 
     name: str
     occurrence_ms: int
 
 
 class Skipped(NamedTuple):
-    """The messages in a queue that were deleted by retention before a group had finished them."""
+    """Messages of a queue that retention deleted before a group had finished them."""
 
     group: str
     topic: str
@@ -292,14 +287,13 @@ class Skipped(NamedTuple):
 
 
 class LogCut(NamedTuple):
-    """The start of the log was moved to `cut_offset` by retention.
+    """Retention moved the start of the log to `cut_offset`.
 
-    If `is_done` is false, the change was announced but has not been made.
+    If `is_done` is false, the move was announced but not made.
 
-    queues     the first offset of each queue (topic, queue ID, offset), or None if the change was only
-               announced
-    places     the log offsets of the records of these first entries
-    skipped    the messages that groups have missed
+        queues     the first offset of each queue (topic, queue ID, offset), or None if only announced
+        places     the log offsets of the records of these first entries
+        skipped    the messages that groups have missed
     """
 
     cut_offset: int
@@ -312,8 +306,7 @@ class LogCut(NamedTuple):
 class EpochBegun(NamedTuple):
     """A new epoch began.
 
-    The leader is `node`, or "" if the leader is unknown. Later records are interpreted according to
-    `version`.
+    The leader is `node`, or "" if unknown. `version` says how to interpret the following records.
     """
 
     number: int
@@ -322,7 +315,7 @@ class EpochBegun(NamedTuple):
 
 
 class UserSet(NamedTuple):
-    """A user was added or replaced. The fact contains the user name and the sealed secret."""
+    """A user was added or replaced. `sealed` is the sealed secret."""
 
     name: str
     sealed: str
@@ -330,13 +323,13 @@ class UserSet(NamedTuple):
 
 
 class UserRemoved(NamedTuple):
-    """A user was removed, together with its access rules and tokens."""
+    """A user was removed, with its access rules and tokens."""
 
     name: str
 
 
 class TokenMade(NamedTuple):
-    """An access token was added for a user. `digest` is the hash that is used to verify the token."""
+    """A user got an access token. `digest` is the hash that verifies it."""
 
     id: str
     user: str
@@ -374,7 +367,7 @@ Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut 
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
-    """Return the facts of a record in the order in which they must be applied."""
+    """Return the facts of a record in the order to apply them."""
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
@@ -387,14 +380,14 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
 
 
 def record_of(fact: Fact) -> Record:
-    """Return a new log record that contains a single fact in JSON format."""
+    """Return a new log record with a single fact as JSON."""
     kind = type(fact)
     body = json.dumps(_WRITERS[kind](fact)).encode()
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)
 
 
 def timer_set(stored: bytes) -> TimerSet:
-    """Return the timer that is set by a record with the given properties."""
+    """Return the timer that these record properties set."""
     said = properties.decode(stored)
     names = said.get(property_names.TIMER_NAMES, "id key")
     return TimerSet(
@@ -600,4 +593,4 @@ TOPICS: Final[Mapping[type, str]] = {
     EpochBegun: EPOCH_TOPIC,
     **dict.fromkeys(get_args(OfRights), AUTH_TOPIC),
 }
-"""The topic of the records that contain a single fact, keyed by fact type."""
+"""Topic of single-fact records, by fact type."""

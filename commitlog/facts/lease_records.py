@@ -1,6 +1,6 @@
-"""Encodes lease records.
+"""Lease records.
 
-Lease records contain leases that must survive a restart, and leases that ended without acknowledgement.
+They hold leases that must survive a restart, and leases that ended without acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the following big-endian fields:
 
@@ -23,7 +23,7 @@ The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the 
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8 of the receive
 
-All lease entries of an event loop iteration are stored in a single record.
+One record holds all lease entries of an event loop iteration.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _ATTEMPTS_MAX: Final = 0xFFFF
 
 
 class Kind(IntEnum):
-    """The kind of an entry in a lease record."""
+    """Kinds of entries in a lease record."""
 
     LEASED = 1
     ENDED = 2
 
 
 class LeaseEntry(NamedTuple):
-    """An entry in a lease record, which describes the start or the end of a lease.
+    """The start or end of a lease, as an entry in a lease record.
 
-    The attributes correspond to the fields of an entry in the record body.
+    The attributes are the fields of the entry.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class LeaseEntry(NamedTuple):
 
 
 Key = tuple[str, str, int]
-"""The group, topic, and queue ID of leases."""
+"""Group, topic, and queue ID."""
 
 
 def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
@@ -80,9 +80,9 @@ def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield the encoded entries in parts of up to 1,024 entries each.
+    """Yield the encoded entries in parts of up to 1,024 entries.
 
-    The parts can be joined into one or more record bodies.
+    Parts can be joined into one or more record bodies.
     """
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
@@ -92,7 +92,7 @@ def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[b
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
-    """Yield the entries in the body of a lease record in order."""
+    """Yield the entries of a lease record in order."""
     position = 0
     while position < len(body):
         group, position = read_text(body, position)
