@@ -1,15 +1,13 @@
-"""Provides read access to the log of a store that another process may be writing.
+"""Reads the log of a store that another process may be writing.
 
-Readers do not lock or write any file, and can therefore read the store of a running broker. Readers stop at
-the published durable offset, which is never beyond the end of the log on disk. If a store has no published
-offset, as is the case for an Apache RocketMQ store, the log ends after the last intact record of the last
-non-empty segment.
+Readers do not lock or write any file, so they can read the store of a running broker. They stop at the
+published durable offset, which is never beyond the end of the log on disk. Without a published offset, as in
+an Apache RocketMQ store, the log ends after the last intact record of the last non-empty segment.
 
-A cluster node publishes the end offset of the part of the log that the node has copied and the cluster has
-accepted. The cluster may not have accepted later records in the node's files. Therefore, no records are read
-until the node has published an offset.
+A cluster node publishes the end of what it has copied and the cluster has accepted. Later records in its
+files may not be accepted. No records are read until the node has published an offset.
 
-Cost: Opening a log requires one folder listing and a read of eight bytes from each segment.
+Cost: opening a log lists one folder and reads eight bytes per segment.
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment file with a length of `segment_bytes` bytes.
+    """A segment file of `segment_bytes` bytes.
 
-    `next_offset` is the start of the next segment, if there is one. A file may extend beyond `next_offset`
-    because its last record does (`commitlog.segments`). In this case, the next segment begins with zeros
-    (`is_overlapped`).
+    `next_offset` is the start of the next segment, if any. The last record of a file may extend beyond it
+    (`commitlog.segments`). The next segment then begins with zeros (`is_overlapped`).
     """
 
     path: str
@@ -43,9 +40,9 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The log offset at which the segment ends.
+        """Log offset where the segment ends.
 
-        A segment that ends with a blank ends at the start of the next segment.
+        A segment closed with a blank ends at the start of the next segment.
         """
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
@@ -63,10 +60,9 @@ class Segment:
 class StoreLog:
     """The log of a store at a point in time.
 
-    If `ours` is true, the log was written by Tidewheel, and every record at or above the offset
-    `imported_until` has a CRC. If `ours` is false, records may have no CRC. `epoch` is the epoch of the last
-    record, or a later epoch that begins at the end of the log. `epoch` is 0 if the store has never belonged
-    to a cluster.
+    If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. Otherwise
+    records may have none. `epoch` is the epoch of the last record, or a later one that begins at the end of
+    the log. It is 0 if the store has never been in a cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -77,12 +73,12 @@ class StoreLog:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the log, which is greater than 0 if retention has deleted segments."""
+        """First offset of the log. Greater than 0 if retention has deleted segments."""
         return self.segments[0].first_offset if self.segments else 0
 
     @property
     def end_offset(self) -> int:
-        """The offset at which readers stop."""
+        """Offset where readers stop."""
         if self.durable_offset is not None:
             return self.durable_offset
         return self.segments[-1].end_offset if self.segments else 0
@@ -91,9 +87,8 @@ class StoreLog:
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     """Return the log of the store in the folder `store`.
 
-    If `durable_offset` is given, it is used instead of the published offset. Raise `NotAStore`,
-    `StoreTooNew`, or `StoreTooOld` if the store cannot be opened. Raise `NoRecords` if the store does not
-    contain any records yet.
+    `durable_offset` replaces the published offset. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the
+    store cannot be opened, or `NoRecords` if it has no records yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -109,10 +104,10 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 
 
 def read_durable(store: Path) -> int | None:
-    """Return the end of the readable log, or None if no readable offset is published.
+    """Return the end of the readable log, or None if none is published.
 
-    Return 0 for a node that has not published an offset, because the node's files may contain records that
-    are not in the shared log.
+    Return 0 for a node that has published nothing, because its files may contain records that are not in the
+    shared log.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -134,7 +129,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the offset ranges before the last segment that are not covered by any segment."""
+    """Return the offset ranges before the last segment that no segment covers."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
@@ -171,7 +166,7 @@ def _check_format(store: Path) -> bool:
 def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
     """Return the segments that contain records.
 
-    A segment may begin with zeros that are followed by records.
+    A segment may begin with zeros before its records.
     """
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [

@@ -1,10 +1,9 @@
-"""Implements a thread-safe `Disk` on operating system files.
+"""A thread-safe `Disk` on operating system files.
 
-If a thread deletes a file while another thread is reading the file, the read returns no bytes. Reads never
-recreate deleted files, because an empty segment would then be found at the next startup. Reads also never
-return bytes from a different file (`commitlog.descriptors`). Files are not mapped into memory
-(`commitlog.view`). Each exception includes the file path. The guarantees of each method are documented in
-`commitlog.disk`.
+If a thread deletes a file during a read of another thread, the read returns no bytes. Reads never recreate a
+deleted file, because the next startup would find an empty segment. Reads never return bytes of another file
+(`commitlog.descriptors`). Files are not mapped into memory (`commitlog.view`). Each exception includes the
+file path. `commitlog.disk` documents the guarantees of each method.
 
     write         pwrite to the page cache
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
@@ -12,12 +11,11 @@ return bytes from a different file (`commitlog.descriptors`). Files are not mapp
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-In this table, "the name" means an fsync of the folder that contains the file. This fsync is performed once
-for each file that the process has created or found.
+"The name" is an fsync of the folder of the file, once per file that the process has created or found.
 
-Cost: `write_synced` requires one system call and one sync of the disk. Weak spot: Durability requires that
-the kernel report a failed write on every open file description, as Linux has done since version 4.13. Other
-systems may report a failed write only once.
+Cost: `write_synced` needs one system call and one disk sync. Weak spot: durability requires a kernel that
+reports a failed write on every open file description, as Linux does since 4.13. Other systems may report it
+only once.
 """
 
 from __future__ import annotations
@@ -41,15 +39,14 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """The files below a root folder. Approximately `open_max` files can be open at the same time."""
+    """The files below a root folder. About `open_max` files can be open at the same time."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
         self._files = Descriptors(open_max, self._open, _sync)
         self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
-        """The files whose directory entries this process has made durable. Other directory entries may not be
-        durable."""
+        """Files whose directory entries this process has made durable. Others may not be durable."""
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -164,14 +161,13 @@ class RealDisk:
     def _as_one_of_many(
         self, file: OpenFile, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
-        """Sync a file that may also be synced by other threads at the same time.
+        """Sync a file that other threads may sync at the same time.
 
-        If one of several concurrent syncs of a file fails, all of these syncs are considered failed. Linux
-        reports a failed page write once for each open file description. If two syncs shared an open file
-        description, one of them would receive the error, and the other would succeed even though its pages
-        may be lost. Therefore, each sync uses its own open file description. A sync also fails if another
-        sync has failed since `failures_before` was read. One open file description is kept for the next sync,
-        unless the description would report an earlier failure again.
+        If one of several concurrent syncs fails, all of them fail. Linux reports a failed page write once per
+        open file description. If two syncs shared one, the other would succeed although its pages may be
+        lost. Each sync therefore uses its own open file description. A sync also fails if another one has
+        failed since `failures_before` was read. One open file description is kept for the next sync, unless
+        it would report an old failure again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -259,15 +255,15 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Close all open files. The disk can still be used afterwards."""
+        """Close all open files. The disk can still be used."""
         self._files.forget_all()
         self._named.clear()
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[OpenFile]:
-        """Yield the open file for modification.
+        """Yield the open file for changes.
 
-        The file is created if it does not exist. The file path is added to errors raised in the `with` block.
+        Create it if necessary. Errors within the block get the file path.
         """
         file = self._files.take(path, is_made=True)
         assert file is not None
@@ -286,7 +282,7 @@ class RealDisk:
         return os.open(target, flags, FILE_MODE)
 
     def _forget(self, path: str) -> None:
-        """Remove the state kept for a file or for all files in a folder."""
+        """Forget a file, or all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
         if os.path.isdir(self.root / path):  # Listing the folder may fail.
@@ -294,14 +290,14 @@ class RealDisk:
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
     def _make_folder(self, folder: Path) -> None:
-        """Durably create a folder and any missing parent folders."""
+        """Durably create a folder and its missing parents."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync a folder, or raise `SyncFailed` with the path of the folder.
+        """Sync a folder. Raise `SyncFailed` with its path on failure.
 
         The path of the store folder is `.`.
         """
@@ -317,7 +313,7 @@ class RealDisk:
 def _delete_folder(folder: Path) -> None:
     """Delete a folder and its contents.
 
-    If an error occurs, delete as much as possible and raise the first error.
+    On errors, delete as much as possible and raise the first error.
     """
     failed: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
@@ -326,7 +322,7 @@ def _delete_folder(folder: Path) -> None:
 
 
 def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
-    """Sync an open file, or raise `SyncFailed` if the sync fails. Concurrent writes may not be included."""
+    """Sync an open file. Raise `SyncFailed` on failure. Concurrent writes may not be included."""
     file.is_unsynced = False
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
@@ -337,9 +333,9 @@ def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Sync a file, or raise `SyncFailed` if the sync fails.
+    """Sync a file. Raise `SyncFailed` on failure.
 
-    If `is_whole` is true, all metadata of the file is also synced.
+    If `is_whole` is true, sync all its metadata too.
     """
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
@@ -364,7 +360,7 @@ def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> Non
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Add the file path to an error, and return the error."""
+    """Add the file path to an error and return it."""
     if error.filename is None:
         error.filename = path
     return error

@@ -1,8 +1,8 @@
-"""Converts between `Record` objects and encoded CommitLog records, in the format of Apache RocketMQ.
+"""Encodes and decodes CommitLog records in the format of Apache RocketMQ.
 
-All integers are big-endian. The offsets in the table apply to IPv4 hosts. The field for an IPv6 host is 20
-bytes long instead of 8, which increases the offsets of all subsequent fields. Fields are not padded or
-aligned. (See `MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
+All integers are big-endian. The offsets are for IPv4 hosts. An IPv6 host takes 20 bytes instead of 8 and
+shifts all fields after it. Fields are not padded or aligned. (See `MessageExtEncoder` and `MessageDecoder` in
+RocketMQ.)
 
     offset width  field
     0      4      record_bytes         the whole record, including these 4 bytes
@@ -23,18 +23,15 @@ aligned. (See `MessageExtEncoder` and `MessageDecoder` in RocketMQ.)
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-The bits of sys_flag have the following meanings. Bit 0x1 is set if the body is compressed. Bits 0x700 contain
-the compression type (see `commitlog.compression`). Bit 0x80 is set if the record contains several messages
-(`commitlog.inner_batch`). Bits 0xC contain the transaction type. The transaction types are 0 (none), 4 (half
-message of an old store), 8 (commit), and 12 (rollback). RocketMQ does not queue or index records of type 12.
-Bit 0x10 is set if the born host is an IPv6 address, and bit 0x20 is set if the store host is an IPv6 address.
+Bits of sys_flag: 0x1 marks a compressed body, and 0x700 is the compression type (see
+`commitlog.compression`). 0x80 marks a record with several messages (`commitlog.inner_batch`). 0xC is the
+transaction type: 0 none, 4 half message of an old store, 8 commit, 12 rollback. RocketMQ neither queues nor
+indexes records of type 12. 0x10 marks an IPv6 born host, and 0x20 an IPv6 store host.
 
-The last property of each record written by Tidewheel is RocketMQ's optional `__CRC32#` property. The value of
-the `__CRC32#` property is the CRC-32 & 0x7FFFFFFF of all bytes that precede the property. The CRC is stored
-as ten decimal digits, with the least significant digit first. Any single-bit error in the record is detected.
-
-Weak spot: A CRC-32 only protects against accidental damage. A process that has write access to the segment
-files can forge records.
+The last property of each Tidewheel record is RocketMQ's optional `__CRC32#`. Its value is the CRC-32 &
+0x7FFFFFFF of all bytes before it, as ten decimal digits with the least significant first. It detects any
+single-bit error in the record. Weak spot: a CRC-32 protects only against accidental damage. Any process with
+write access to the segment files can forge records.
 """
 
 from __future__ import annotations
@@ -84,15 +81,14 @@ HEAD_V4: Final = np.dtype(
      ("born_address", "V4"), ("born_port", ">u4"), ("store_ms", ">i8"), ("store_address", "V4"),
      ("store_port", ">u4"), ("reconsume_times", ">i4"), ("half_offset", ">i8"), ("body_bytes", ">i4")]
 )  # fmt: skip
-"""The layout of the fields that precede the body in a record with two IPv4 hosts. The layout is used to
-process many records as an array."""
+"""Layout of the fields before the body, for two IPv4 hosts, to process many records as an array."""
 
 
 @dataclass(slots=True)
 class Record:
     """A record of the CommitLog.
 
-    `properties` is encoded (see `commitlog.properties`) and does not include the CRC property.
+    `properties` is encoded (see `commitlog.properties`), without the CRC property.
     """
 
     topic: str
@@ -110,21 +106,20 @@ class Record:
     reconsume_times: int = 0
     half_offset: int = 0
     parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The encoded bytes and the parsed pairs of `properties`, after parsing
-    (`commitlog.properties.of_record`)."""
+    """Bytes and parsed pairs of `properties`, once parsed (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
-        """The transaction type bits of `sys_flag`."""
+        """Transaction type bits of `sys_flag`."""
         return self.sys_flag & TYPE_MASK
 
 
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
-    """Return the encoded bytes of a record.
+    """Encode a record.
 
-    The IPv6 bits of `sys_flag` are set according to the host addresses. If `with_crc` is false, the bytes are
-    the same as those written by Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the
-    length of the properties does not fit in the length field.
+    The host addresses determine the IPv6 bits of `sys_flag`. If `with_crc` is false, the bytes are those of
+    Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the length field cannot hold the
+    properties.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -154,10 +149,10 @@ def encode_fields(
     half_offset: int = 0,
     with_crc: bool = True,
 ) -> bytes:
-    """Return the encoded bytes of a record with the given fields.
+    """Encode a record from its fields.
 
-    `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if the length of the properties
-    does not fit in the length field.
+    `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if the length field cannot hold
+    them.
     """
     # Without the 0x02, a reader would treat the CRC property as part of the preceding property.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
@@ -202,21 +197,20 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """Return the final `__CRC32#` property of a record, computed from the preceding bytes of the record."""
+    """Return the final `__CRC32#` property for the preceding bytes of a record."""
     return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
 
 
 def crc_text(crc: int) -> bytes:
-    """Return the final `__CRC32#` property for a given CRC."""
+    """Return the final `__CRC32#` property for a CRC."""
     # The text is reversed, because the least significant digit comes first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
-    """Return the record at `position`, or raise `StoreDamaged` if its length fields are inconsistent.
+    """Return the record at `position`. Raise `StoreDamaged` if its lengths are inconsistent.
 
-    The CRC property is removed from `properties`. The caller must first verify the CRC by calling
-    `crc_holds`.
+    `properties` does not include the CRC property. The caller must first check the CRC with `crc_holds`.
     """
     try:
         return _decode(buffer, position)
@@ -231,10 +225,10 @@ def crc_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
-    """Return whether a complete encoded record is intact according to its CRC property.
+    """Return whether the CRC property of a complete record is correct.
 
-    If `may_lack_crc` is true (see `commitlog.imported`), a record without a CRC property is accepted if its
-    length fields are consistent and its body matches the body CRC.
+    If `may_lack_crc` is true (see `commitlog.imported`), accept a record without a CRC property if its
+    lengths are consistent and its body matches the body CRC.
     """
     if crc_holds(record_bytes):
         return True
@@ -254,12 +248,12 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """Return the 8-byte blank that closes a segment in which `left_bytes` bytes are unused."""
+    """Return the 8-byte blank that closes a segment with `left_bytes` unused bytes."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """Return the topic field (length and topic), and whether the topic requires version 2."""
+    """Return the topic field (length and topic), and whether it needs version 2."""
     topic = name.encode()
     if len(name) > TOPIC_V1_CHARACTERS_MAX:
         return struct.pack(">H", len(topic)) + topic, True
@@ -272,9 +266,9 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return the packed address of a host, and whether the address is an IPv6 address.
+    """Return the packed address of a host, and whether it is IPv6.
 
-    The results are cached.
+    Results are cached.
     """
     known = _addresses.get(host[0])
     if known is None:
@@ -333,7 +327,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout of the fields that precede the body, for the given IPv6 bits of `sys_flag`."""
+    """Return the layout of the fields before the body for these IPv6 bits of `sys_flag`."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

@@ -1,47 +1,43 @@
-"""Determines the end of the log after a shutdown or crash, and detects damage to the log.
+"""Finds the end of the log after a shutdown or crash, and detects damage.
 
-Recovery checks the magic number, physical offset, and CRC of every record, starting at the first segment.
-Imported records are checked according to the rules in `commitlog.imported`. Bytes that are not a valid record
-are treated as follows, depending on their log offset:
+Recovery checks the magic number, physical offset, and CRC of every record from the first segment on. For
+imported records, the rules in `commitlog.imported` apply. Bytes that are not a valid record are handled by
+log offset:
 
-* Below the published durable offset, the bytes are treated as damage. The scan resumes at the next magic
-  number that belongs to a record with the expected offset and a correct CRC. The damaged range is reported,
-  and all records after the damaged range are preserved.
-* At or above the published durable offset, the bytes are treated as a torn tail, and the log ends before
-  these bytes.
-* If the file `durable` is damaged and contains no readable offset, any later intact record proves that the
-  bytes are damage. The bytes are a torn tail only if no intact record follows.
+* Below the published durable offset, they are damage. The scan resumes at the next magic number of a record
+with the expected offset and a correct CRC. The damaged range is reported, and all records after it are kept.
+* At or above the published durable offset, they are a torn tail, and the log ends before them. * If the file
+`durable` is damaged and has no readable offset, a later intact record proves that they are damage. Otherwise
+they are a torn tail.
 
-The torn tail is removed durably before the first append, so that no stale record can reappear:
+Recovery removes the torn tail durably before the first append, so that no stale record can reappear:
 
     1. later segments are deleted in reverse order, and earlier unsynced deletions are made durable
     2. the bytes after the published offset are rewritten and synced
     3. the last segment is truncated at the end of the log and is extended to its full length with zeros
     4. the end offset of the log is published
 
-If the process ends or the disk fails during or between these steps, the next recovery finds the same end of
-the log, because only bytes after the end are deleted or truncated. If a segment file is too short, the
-missing bytes are treated as zeros and are allocated again. Step 2 is needed because pages that were dropped
-by a failed sync can still be read, but are never written to disk (see `commitlog.disk`). The bytes are
-rewritten even if the pages were written by an earlier process.
+If the process ends or the disk fails at any of these steps, the next recovery finds the same end of the log,
+because only bytes after the end are deleted. Missing bytes of a short segment file count as zeros and are
+allocated again. Step 2 is needed because pages dropped by a failed sync can still be read, but never reach
+the disk (see `commitlog.disk`). Recovery rewrites them even if an older process wrote them.
 
-The log tail of a cluster node (`services.cluster.replica`) may contain the only copies of records. Therefore,
-a cluster node keeps the tail (`keep_tail` is called instead of `cut`). The tail is later compared with the
-records that are appended at the same log offsets (`services.cluster.tail`).
+The tail of a cluster node (`services.cluster.replica`) may hold the only copies of records. A node therefore
+calls `keep_tail` instead of `cut`. The tail is later compared with the records appended at the same log
+offsets (`services.cluster.tail`).
 
-A scan can begin at any record. If a snapshot exists, the scan begins at the offset of the snapshot. `check`
-only searches for damage, and uses the lengths and CRCs of intact records to skip them without decoding.
+A scan can begin at any record, for example at the offset of a snapshot. `check` only searches for damage, and
+skips intact records by length and CRC without decoding.
 
-Cost: The log is read once from the start of the scan. Scanning a 1 KB record takes 26 us, or 2 us with
-`check`. The bytes after the published offset are rewritten once. After `kill -9`, these bytes belong to
-flushes that were in progress.
+Cost: one read of the log from the start of the scan. A 1 KB record takes 26 us, or 2 us with `check`. The
+bytes after the published offset are rewritten once. After `kill -9`, they belong to flushes that were in
+progress.
 
-Weak spot: At or above the published offset, damage cannot be distinguished from a torn tail, and all later
-bytes are removed. The end offset of acknowledged records is published before the acknowledgement is sent.
-However, the file `durable` is not synced, so the published offset may be lost in a power failure. If the
-power fails and the file `durable` is damaged, records may be missing from unacknowledged flushes that were in
-progress. If a timer was replaced twice in such flushes, and the first replacement is missing, both the
-original timer and the second replacement remain pending.
+Weak spot: at or above the published offset, recovery cannot tell damage from a torn tail, and removes all
+later bytes. The offset is published before records are acknowledged, but `durable` is not synced, so a power
+failure may lose it. After a power failure with a damaged `durable`, records of unacknowledged flushes may be
+missing. If such flushes replaced a timer twice and the first replacement is missing, both the original timer
+and the second replacement stay pending.
 """
 
 from __future__ import annotations
@@ -73,21 +69,21 @@ _SOUND_BYTES_MIN: Final = record.RECORD_BYTES_MIN + record.CRC_BYTES
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """A damaged range of the log, from `first_offset` up to `end_offset`."""
+    """A damaged range of the log, from `first_offset` to `end_offset` (exclusive)."""
 
     first_offset: int
     end_offset: int
 
 
 class FoundRecord(NamedTuple):
-    """An intact record and its length in the log."""
+    """An intact record, and its length in the log."""
 
     record: Record
     record_bytes: int
 
 
 class LogScan:
-    """A single scan of the log on a disk. After the scan, `end_offset` and `damaged` contain the result."""
+    """A single scan of the log. `end_offset` and `damaged` then hold the result."""
 
     def __init__(
         self,
@@ -100,10 +96,9 @@ class LogScan:
     ) -> None:
         """Prepare a scan. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
-        The log below `start_at` is known to be durable and is not read. Records at or above `stop_at` were
-        not acknowledged and are dropped. Invalid bytes below `stop_at` are treated as damage. If
-        `may_lack_segments` is true, a missing segment between two existing segments is treated as damage and
-        not as an error.
+        The log below `start_at` is durable and is not read. Records from `stop_at` on were not acknowledged
+        and are dropped, and invalid bytes below it are damage. If `may_lack_segments` is true, a missing
+        segment between two others is damage instead of an error.
         """
         self._disk = disk
         self._start_at = start_at
@@ -122,7 +117,7 @@ class LogScan:
         self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []
         self.unsound = ""
-        """A description of the damage to the file `durable`, or "" if the file is intact."""
+        """Damage to the file `durable`, or "" if it is intact."""
         if self._by_proof:
             what = found.problem or "it is missing"
             self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
@@ -131,17 +126,17 @@ class LogScan:
         return (found for found in self._segments() if found is not None)
 
     def check(self) -> None:
-        """Scan the log once without returning any records, or raise OSError if the disk fails."""
+        """Scan the log once without returning records. Raise OSError if the disk fails."""
         for _ in self.checking():
             pass
 
     def checking(self) -> Iterator[int]:
-        """Scan the log as `check` does, and yield the current log offset after each read."""
+        """Scan the log as `check` does. Yield the current log offset after each read."""
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
     def _segments(self) -> Iterator[FoundRecord | None]:
-        """Yield each intact record. During a check, yield None for each group of intact records instead."""
+        """Yield each intact record. During a check, yield None for each group of records."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -154,10 +149,10 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self, epoch: int = 0) -> None:
-        """Remove or zero all bytes after `end_offset`, and make all preceding bytes durable.
+        """Remove or zero all bytes after `end_offset`, and make all bytes before it durable.
 
-        This method is called after the scan. `epoch` is the epoch of the last record in the log. If OSError
-        is raised, the next recovery completes the operation.
+        Call this after the scan. `epoch` is the epoch of the last record. After OSError, the next recovery
+        completes the work.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
@@ -177,10 +172,9 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def keep_tail(self, epoch: int = 0) -> None:
-        """Extend the files before `end_offset` to their full length, and publish `end_offset`.
+        """Extend the files before `end_offset` to full length, and publish `end_offset`.
 
-        The bytes after `end_offset` are kept. If OSError is raised, the next recovery completes the
-        operation.
+        The bytes after `end_offset` are kept. After OSError, the next recovery completes the work.
         """
         kept = [
             first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
@@ -189,7 +183,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Rewrite and sync bytes of a segment, because the bytes may exist only in the page cache."""
+        """Rewrite and sync bytes of a segment that may exist only in the page cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -201,7 +195,7 @@ class LogScan:
     def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
         """Extend each segment to its full length.
 
-        Unless the tail is kept, all bytes after the end of the log are set to zero.
+        Unless the tail is kept, zero all bytes after the end of the log.
         """
         # The size of the last segment is specified in the file `format`. Every other segment ends where the
         # next segment begins.
@@ -222,7 +216,7 @@ class LogScan:
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Allocate missing segments. The scan reports their log ranges as damaged."""
+        """Allocate missing segments. The scan has reported them as damage."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -251,10 +245,10 @@ class LogScan:
     def _end_of(self, first_offset: int) -> int:
         """Return the end offset of a segment.
 
-        Unless segments are missing, a segment ends at the start of the next segment. In earlier releases,
-        `CommitLog.take_flush` did not wait for the flush that creates a segment. If the process was killed
-        after a later flush had created a segment but before an earlier flush had created the preceding
-        segment, the log had a gap.
+        A segment ends at the start of the next one, unless segments are missing between them. Older releases
+        could leave such a gap, because `CommitLog.take_flush` did not wait for the flush that creates a
+        segment. If the process was killed between two such flushes, a segment could exist without its
+        predecessor.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -265,7 +259,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return the position at which the scan resumes after invalid bytes, or -1 if there is none."""
+        """Return where the scan resumes after invalid bytes, or -1 if nowhere."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1
@@ -277,13 +271,13 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether this segment or a later segment contains an intact record."""
+        """Return whether this or a later segment contains an intact record."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Record that the bytes from the current end up to `end_offset` are damaged."""
+        """Record the bytes from the current end to `end_offset` as damaged."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -292,9 +286,9 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next segment file begins after the end of the preceding full segment.
-        However, no segment is missing if the preceding file, or the blank at the end of the file, extends to
-        the next segment. The segments of a log may have different sizes (see `commitlog.segments`).
+        A segment is missing if the next file begins after the end of a full segment, unless the file before
+        it or its final blank reaches that far. The segments of a log may have different sizes (see
+        `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
@@ -308,7 +302,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Return whether a segment file, or the blank at the end of the file, extends to `following`."""
+        """Return whether a segment file or its final blank reaches `following`."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -317,7 +311,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether an intact record with the log offset `offset`, or a blank, begins at a position."""
+    """Return whether an intact record for the log offset `offset`, or a blank, begins at a position."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -327,11 +321,10 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return the offset up to which the log is trusted when a new core replaces another core in the process.
+    """Return the offset up to which a new core trusts the log of the core that it replaces.
 
-    The result is at least the acknowledged offset of the replaced core. The result is higher if a flush that
-    was in progress when the old core was discarded has published a higher offset. Raise OSError if the disk
-    fails.
+    This is at least the acknowledged offset of the old core. A flush in progress when the old core was
+    discarded may have published a higher offset. Raise OSError if the disk fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 
@@ -343,7 +336,7 @@ def _missing(first_offset: int) -> StoreError:
 
 
 def _record_at(view: View, position: int, offset: int, imported_until: int) -> FoundRecord | None:
-    """Return the intact record at a position if its physical offset is `offset`, or else None."""
+    """Return the intact record for `offset` at a position, or None."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
@@ -362,10 +355,9 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous intact records that begin at a position and fit in a single read.
+    """Return the end of the contiguous intact records at a position, within a single read.
 
-    If no intact record begins at the position, return the position itself. In contrast to `_record_at`, this
-    function does not decode records.
+    If there is none, return the position. Unlike `_record_at`, this function does not decode records.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -393,7 +385,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return the start of the next intact record at or after a position, or -1 if there is none."""
+    """Return the start of the next intact record from a position on, or -1 if there is none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

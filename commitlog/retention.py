@@ -1,6 +1,6 @@
-"""Implements retention, which deletes the oldest segments.
+"""Retention: the deletion of the oldest segments.
 
-A segment is deleted only if it is covered by two snapshots. The last segment is never deleted.
+A segment is deleted only if two snapshots cover it. The last segment is never deleted.
 
     limit                       deletes                                     retains for lagging groups
     age                         segments in which all records are too old   yes, up to group_pin_ms
@@ -8,17 +8,16 @@ A segment is deleted only if it is covered by two snapshots. The last segment is
     disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered segment, of any age      no
 
-If there is no age or size limit, no segments are deleted, even if the disk is full. At 90 % disk usage, new
-messages are also rejected (`services.broker.housekeeping`). Records that are still needed are copied to a
-keep file before their segment is deleted (`commitlog.keep`).
+Without an age or size limit, no segment is deleted, even on a full disk. At 90 % disk usage, new messages are
+rejected too (`services.broker.housekeeping`). Records still needed are copied to a keep file before their
+segment is deleted (`commitlog.keep`).
 
     `KeepFileWrite.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
     `Deletion.run`        deletes the segments, oldest first
 
-Cost: The function `cut_offset` examines the segments to be deleted and one additional segment. Each retention
-run writes one keep file. Weak spot: The age of a segment is the age of its newest record. The log may exceed
-the limits by one segment.
+Cost: `cut_offset` examines the segments to delete and one more. Each retention run writes one keep file. Weak
+spot: the age of a segment is that of its newest record. The log may exceed the limits by one segment.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """The maximum age and size of the log.
+    """Maximum age and size of the log.
 
-    A value of None means that there is no limit. `group_pin_ms` limits the time for which a lagging group can
-    prevent deletion.
+    None means no limit. `group_pin_ms` is the longest time that a lagging group can prevent deletion.
     """
 
     age_ms: int | None = None
@@ -54,7 +52,7 @@ class RetentionPolicy:
 
     @property
     def deletes(self) -> bool:
-        """True if the policy allows segments to be deleted."""
+        """Whether the policy allows deleting segments."""
         return self.age_ms is not None or self.log_bytes_max is not None
 
 
@@ -73,11 +71,11 @@ def cut_offset(
     pinned_offset: int | None,
     now_ms: int,
 ) -> int:
-    """Return the end offset of the segments to be deleted.
+    """Return the end of the segments to delete, or the first offset of the log if there are none.
 
-    If no segment needs to be deleted, return the first offset of the log. `segments` must be in ascending
-    order, and each segment must be covered by two snapshots. `disk_used` is a fraction between 0 and 1.
-    `pinned_offset` is the lowest offset of an unfinished message that is recent enough to prevent deletion.
+    `segments` must be in ascending order, and two snapshots must cover each of them. `disk_used` is between 0
+    and 1. `pinned_offset` is the lowest offset of an unfinished message that is recent enough to prevent
+    deletion.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -115,26 +113,24 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 @dataclass(slots=True, frozen=True)
 class KeepFileWrite:
-    """The first step of a retention run, which copies needed records from the segments below `cut_offset`.
+    """The first step of a retention run: copy needed records from segments below `cut_offset`.
 
-    The first step may run as soon as the log is durable up to `durable_at`, because records that end half
-    messages must be durable. After the first step, a retention record is appended. The second step
-    (`Deletion`) is run when the retention record is durable.
+    It may run when the log is durable up to `durable_at`, because records that end half messages must be
+    durable. A retention record is appended next. When that is durable, the second step (`Deletion`) runs.
 
-    The process may end between any two of these steps. A new keep file includes all records of an existing
-    keep file with the same name, and atomically replaces the existing file. Therefore, records that were
-    copied by an earlier attempt are not lost, even if their segments have been deleted.
+    The process may end between any of these steps. A new keep file includes the records of one with the same
+    name and replaces it atomically. Records copied by another attempt are thus not lost, even if their
+    segments are gone.
     """
 
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """The records from earlier attempts. The worker thread looks up these records, because there may be up to
-    a million of them."""
+    """Records kept by other attempts. The worker thread looks them up: there may be a million."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
-    """The positions of the records in the keep file, which are set when the file is written."""
+    """Positions of the records in the keep file, set when it is written."""
 
     def run(self, disk: Disk) -> None:
         """Write the keep file and sync its folder, in a worker thread. Raise OSError if the disk fails."""
@@ -149,7 +145,7 @@ class KeepFileWrite:
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a keep file with the needed records and the records of any existing keep file."""
+        """Write a keep file with the needed records and those of an existing keep file."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
@@ -172,11 +168,11 @@ class KeepFileWrite:
 
 @dataclass(slots=True, frozen=True)
 class Deletion:
-    """The second step of a retention run, which deletes the segments below `cut_offset`.
+    """The second step of a retention run: delete the segments below `cut_offset`.
 
-    If flushes are asynchronous, the retention record may not be on disk yet. Therefore, `unsynced_paths` are
-    synced first. `derived_paths` contains other files that are not needed after the segments have been
-    deleted. If a file in `derived_paths` cannot be deleted, a later retention run retries the deletion.
+    With asynchronous flushes, the retention record may not be on disk yet, so `unsynced_paths` are synced
+    first. `derived_paths` holds other files that are not needed without the segments. If one of these cannot
+    be deleted, a later retention run retries.
     """
 
     cut_offset: int
@@ -184,13 +180,12 @@ class Deletion:
     derived_paths: tuple[str, ...] = ()
     durable_at: int = 0
     gone: list[str] = field(default_factory=list)
-    """The files in `derived_paths` that `run` has deleted."""
+    """Files in `derived_paths` that `run` has deleted."""
 
     def run(self, disk: Disk) -> None:
-        """Delete the derived files and then the segments, oldest first, in a worker thread.
+        """Delete the derived files, and then the segments from the oldest on, in a worker thread.
 
-        Raise OSError if the disk fails. If `SyncFailed` is raised for a segment file, the log must be opened
-        again.
+        Raise OSError if the disk fails. After `SyncFailed` for a segment file, the log must be opened again.
         """
         # The retention record may be in a file that has not been synced yet. Without the sync, the log could
         # be missing its first segments and contain no retention record after a power failure.
@@ -206,7 +201,7 @@ Retirement = KeepFileWrite | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """Delete as many files as possible, and return the paths of the files that were durably deleted."""
+    """Delete as many files as possible. Return the paths of those durably deleted."""
     gone = list[str]()
     for path in paths:
         with suppress(OSError):

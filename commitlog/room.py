@@ -1,4 +1,4 @@
-"""Determines the segment size of a new store based on the free disk space.
+"""Chooses the segment size of a new store by the free disk space.
 
     free space   segment    used at once
     >= 256 GiB     1 GiB       2 GiB
@@ -7,8 +7,8 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-The free space must also be sufficient for a reserve file, which is the same size as a segment. The segment
-size is chosen when the store is created, and can be specified with the option `--segment-bytes`.
+The free space must also hold a reserve file of the size of a segment. The segment size is chosen when the
+store is created. `--segment-bytes` overrides it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""The minimum free space for a new store, as a number of segments. The space is required for the log, the
-reserve file, the next segment, and other files."""
+"""Minimum free space in segments: for the log, the reserve, the next segment, and other files."""
 MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """Return the segment size in bytes for a new store on a volume with the given free space."""
+    """Return the segment size in bytes for a new store with this free space."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -38,8 +37,8 @@ def segment_bytes_for(free_bytes: int) -> int:
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
     """Return the segment size in bytes for a new store.
 
-    The result is `wanted`, if specified, or a size that is suitable for the volume. Raise `NoRoom` if the
-    volume does not have enough free space for a store with this segment size.
+    This is `wanted`, if given, or a size that suits the volume. Raise `NoRoom` if the volume has not enough
+    free space.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

@@ -1,12 +1,11 @@
-"""Manages the list of segments of a log.
+"""The segments of a log.
 
-The segment that contains a log offset is determined from the file names, and never by division.
+The file names determine which segment contains a log offset, never a division.
 
-A segment begins at the log offset in its file name and ends at the start of the next segment. The size of the
-last segment is specified in the file `format`, which is written once when the store is created. Therefore,
-the segments of a store may have different sizes. In version 1, the segment size was derived from the files,
-and segments could have different sizes after the process was killed. In a store of version 1, a record that
-is larger than a segment may also extend beyond the start of the next segment.
+A segment begins at the log offset in its file name and ends at the start of the next one. The file `format`,
+written once with the store, holds the size of the last segment. The segments of a store may have different
+sizes. In version 1, the segment size was derived from the files, and could differ after the process was
+killed. There, a record larger than a segment may also extend beyond the start of the next segment.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """The segments of a log, keyed by first offset. The size of the last segment is `segment_bytes`."""
+    """The segments of a log by first offset. The last one has `segment_bytes` bytes."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -29,25 +28,25 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Return the segments on a disk, or raise `StoreError` if the folder contains any other file."""
+        """Return the segments on a disk. Raise `StoreError` if the folder contains any other file."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk, end_offset: int) -> None:
-        """Reload the list of segments, excluding segments that begin at or after the end of the log.
+        """Reload the segments, without those from the end of the log on.
 
-        Segments after the end of the log may contain a tail that was kept (`LogScan.keep_tail`). Raise
-        `StoreError` if the folder contains any other file.
+        These may contain a tail that was kept (`LogScan.keep_tail`). Raise `StoreError` if the folder
+        contains any other file.
         """
         self._firsts = [first for first in layout.segment_offsets(disk) if first < end_offset]
 
     @property
     def first_offsets(self) -> list[int]:
-        """The first offsets of the segments in ascending order."""
+        """First offsets of the segments in ascending order."""
         return self._firsts
 
     @property
     def end_offset(self) -> int:
-        """The log offset at which the last segment ends, or 0 if there are no segments."""
+        """Log offset where the last segment ends, or 0 without segments."""
         return self._firsts[-1] + self.segment_bytes if self._firsts else 0
 
     def first_of(self, offset: int) -> int:
@@ -62,9 +61,9 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the path of the file that contains a log offset, and the byte position of the offset.
+        """Return the file path and byte position of a log offset.
 
-        Raise `StoreDamaged` if the segment that contains the offset was deleted.
+        Raise `StoreDamaged` if its segment was deleted.
         """
         first_offset = self.first_of(offset)
         if offset < first_offset:
@@ -72,27 +71,27 @@ class Segments:
         return layout.segment_path(first_offset), offset - first_offset
 
     def add(self, first_offset: int) -> None:
-        """Add a segment to the end of the list."""
+        """Append a segment."""
         assert not self._firsts or first_offset > self._firsts[-1], "segments come in order"
         self._firsts.append(first_offset)
 
     def cut(self, first_offset: int) -> None:
-        """Remove the segments that end at or before a log offset. The last segment is never removed."""
+        """Remove the segments that end at or before a log offset. The last segment stays."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         self._firsts = self._firsts[place:]  # Other threads may be reading the old list.
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that overlap the range between two log offsets."""
+        """Return the first offsets of the segments that overlap a log range."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that are entirely between two log offsets."""
+        """Return the first offsets of the segments entirely within a log range."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]
 
     @property
     def is_uniform(self) -> bool:
-        """True if all segments have the same size."""
+        """Whether all segments have the same size."""
         return all(end - first == self.segment_bytes for first, end in pairwise(self._firsts))

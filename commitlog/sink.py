@@ -1,28 +1,28 @@
-"""Defines the interface of log sinks, which store the bytes of flushes.
+"""The interface of log sinks, which store the bytes of flushes.
 
-An example of a sink is the set of segment files on the local disk.
+For example, the segment files on the local disk are a sink.
 
     append(first_offset, parts, epoch)    contiguous parts of the log, starting at `first_offset`
 
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts are contiguous, and include the unused bytes at the end of a segment. A sink that has stored all
-   parts contains a byte-for-byte copy of the log, even if its segment size is different. Therefore, a sink
-   can compute a chained checksum of the log.
-2. The unused bytes at the end of a segment (undefined in RocketMQ, zeros in Tidewheel) are passed to a sink
-   only as a length. Therefore, a sink needs only eight bytes to represent the unused end of a 1 GiB segment.
-3. A sink accepts up to `appends_max` concurrent appends, which must be started in the order of their offsets.
-   When an append returns, the parts have been stored with the durability that the sink guarantees. If an
-   append raises OSError, the state of the parts is unknown, and the core must not continue.
-4. The argument `epoch` is the epoch of the leader that started the append (`services.broker.spine.epoch`). A
-   sink with several writers rejects an epoch that is older than the newest known epoch. The local disk has
-   only one writer, because the store is locked.
+1. Parts are contiguous and include the unused bytes at the end of a segment. A sink with all parts has a
+   byte-for-byte copy of the log, even with another segment size. It can thus compute a chained checksum of
+   the log.
+2. A sink gets the unused bytes at the end of a segment (undefined in RocketMQ, zeros in Tidewheel) only as a
+   length. The unused end of a 1 GiB segment thus takes eight bytes.
+3. A sink accepts up to `appends_max` concurrent appends, started in the order of their offsets. When an
+   append returns, the parts are as durable as the sink guarantees. If it raises OSError, the state of the
+   parts is unknown, and the core must not continue.
+4. `epoch` is the epoch of the leader that started the append (`services.broker.spine.epoch`). A sink with
+   several writers rejects an epoch older than the newest known one. The local disk has only one writer,
+   because the store is locked.
 
-A shared log is another type of sink, which stores parts after the local sink has stored them.
+A shared log is another sink. It stores parts after the local sink.
 
-Cost on a local disk: A flush requires one write and one sync for each segment. Weak spot: A flush that begins
-a segment must also allocate the segment, which delays this flush and all later flushes.
+Cost on a local disk: one write and one sync per flush and segment. Weak spot: a flush that begins a segment
+must also allocate it, which delays this flush and those after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """A sequence of zero bytes in the log, which is represented only by its length."""
+    """A run of zero bytes in the log, known only by its length."""
 
     __slots__ = ("_length",)
 
@@ -51,22 +51,22 @@ class Zeros:
 
 
 Part = bytes | bytearray | Zeros
-"""A part of the log that is passed to an append."""
+"""Part of the log for an append."""
 
 
 class LogSink(Protocol):
-    """A destination for the bytes of a log."""
+    """Stores the bytes of a log."""
 
     @property
     def appends_max(self) -> int:
-        """The maximum number of concurrent appends."""
+        """Maximum number of concurrent appends."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Store contiguous parts in a worker thread, starting at a log offset, or raise OSError."""
+        """Store contiguous parts from a log offset on, in a worker thread. Raise OSError on failure."""
 
 
 class SegmentFiles:
-    """A sink that stores parts in segment files on a disk.
+    """Stores parts in segment files on a disk.
 
     If `sync` is true, each append syncs the segment files before it returns.
     """
@@ -75,13 +75,12 @@ class SegmentFiles:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """True if the reserve was deleted to make room for a segment and this deletion has not been recorded
-        yet."""
+        """Whether the reserve was deleted for a segment, until the caller has recorded this."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
         """Write the bytes for each segment in log order.
 
-        New segments are allocated before the first write.
+        Allocate new segments before their first write.
         """
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
@@ -92,9 +91,9 @@ class SegmentFiles:
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """Return a (log offset, bytes) pair for the data to be written to each segment.
+        """Return (log offset, bytes) for each segment to write.
 
-        Zeros are omitted, because allocated space contains zeros.
+        Zeros are omitted, because allocated space is zero.
         """
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
             return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # Zeros reach the end.
@@ -108,7 +107,7 @@ class SegmentFiles:
     def _allocate(self, path: str) -> None:
         """Allocate a segment with its full length.
 
-        If the disk is full, the reserve is deleted to make room.
+        If the disk is full, delete the reserve to make room.
         """
         segment_bytes = self._segments.segment_bytes
         try:

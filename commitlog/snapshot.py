@@ -1,10 +1,9 @@
-"""Reads and writes snapshots. A snapshot contains the state of all parts of the broker at a log offset.
+"""Snapshots: the state of all parts of the broker at a log offset.
 
-A snapshot allows recovery to skip the log before the snapshot offset, and allows retention to delete this
-part of the log.
+Recovery can skip the log before a snapshot, and retention can delete it.
 
-A snapshot at offset S contains the state after all records below S have been applied. The snapshot is taken
-when the log is durable up to S. A snapshot is stored in the file `snapshots/<20 digits of S>`:
+A snapshot at offset S is the state after all records below S. It is taken when the log is durable up to S,
+and stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -12,16 +11,15 @@ when the log is durable up to S. A snapshot is stored in the file `snapshots/<20
     16     4      CRC-32 of the body
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
-A snapshot is written to a new file, synced, and then renamed, so that the file is either complete or absent.
-The two newest snapshots are kept. If the newest snapshot is damaged, the previous snapshot is used. Cost: The
-time required to write a snapshot depends on the size of the state, not on the size of the log. Weak spot:
-Snapshots are always written in full, and are read into memory in full at startup.
+A snapshot is written to a new file, synced, and renamed, so the file is complete or absent. The two newest
+snapshots are kept. If the newest is damaged, the other is used. Cost: the write time depends on the size of
+the state, not of the log. Weak spot: snapshots are always written in full, and read into memory in full at
+startup.
 
-A large table is captured as dictionaries that are never modified again (`Rows`, `commitlog.table`). If the
-values of a table are modified in place, the table is captured as rows that the event loop later copies in
-batches (`commitlog.deferred_rows`). A worker thread converts the rows to JSON while it writes the snapshot.
-The rows are converted in small groups, so that other threads can run between groups. To capture the state,
-the event loop copies dictionaries of references, but no rows.
+A large table is captured as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
+values change in place is captured as rows that the event loop copies in batches (`commitlog.deferred_rows`).
+To capture the state, the event loop copies dictionaries of references, but no rows. A worker thread converts
+the rows to JSON while it writes, in small groups so that other threads can run.
 """
 
 from __future__ import annotations
@@ -47,17 +45,16 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part of the broker, as JSON types, keyed by name. Large tables are `Rows` or
-`DeferredRows`.
+"""State of each part of the broker by name, as JSON types. Large tables are `Rows` or `DeferredRows`.
 
-The state of a part is either a large table or a dictionary in which some values are large tables.
+The state of a part is a large table, or a dictionary with some large tables as values.
 """
 
 
 class Rows:
-    """The rows of a large table at a point in time. `row` builds each row from an immutable key and value.
+    """The rows of a large table at a point in time. `row` builds a row from a key and a value.
 
-    The values of a captured table are never modified. Two `Rows` objects are equal if their rows are equal.
+    Captured values never change. Two `Rows` are equal if their rows are equal.
     """
 
     def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], Any]) -> None:
@@ -73,7 +70,7 @@ class Rows:
 
 
 class RowsByName:
-    """The rows of a large dictionary at a point in time. `row` builds each row from immutable values."""
+    """The rows of a large dictionary at a point in time. `row` builds a row from an immutable value."""
 
     def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
         self._values, self._row = values, row
@@ -88,13 +85,13 @@ class RowsByName:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The captured state after all records below `offset` have been applied."""
+    """The state after all records below `offset`."""
 
     offset: int
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables whose rows have not all been copied."""
+        """Return the tables with rows that are not copied yet."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
@@ -106,7 +103,7 @@ class Snapshot:
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Write the snapshot durably, and delete all but the two newest snapshots.
+        """Write the snapshot durably, and delete all but the two newest.
 
         Raise OSError on failure.
         """
@@ -135,13 +132,13 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return all intact snapshots except `start`. The files listed in these snapshots must also be kept."""
+    """Return all intact snapshots except `start`. The files listed in them must be kept too."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
 
 def unsound(disk: Disk) -> list[str]:
-    """Return a description of each damaged snapshot."""
+    """Return a message for each damaged snapshot."""
     bad = [offset for offset in offsets(disk) if not is_sound(disk, offset)]
     return [
         f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
@@ -155,7 +152,7 @@ def read(disk: Disk, offset: int) -> Snapshot | None:
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset` from the content of a snapshot file, or None if it is damaged."""
+    """Return the snapshot in the content of a file, or None if it is damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
@@ -171,13 +168,13 @@ def _stored(disk: Disk, offset: int) -> bytes:
 
 
 def _body(stored: bytes, offset: int) -> bytes | None:
-    """Return the compressed state from the content of a snapshot file, or None if the content is damaged."""
+    """Return the compressed state in the content of a snapshot file, or None if it is damaged."""
     body = stored[_HEAD.size :]
     return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raise `StoreDamaged` if there is no snapshot although the log does not begin at offset 0."""
+    """Raise `StoreDamaged` if the log does not begin at offset 0 and there is no snapshot."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -191,7 +188,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in small pieces, so that other threads can run between pieces."""
+    """Yield JSON in small pieces, so that other threads can run in between."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):

@@ -1,20 +1,18 @@
-"""Defines the file `format`, which identifies a store and contains its version and segment size.
+"""The file `format`, which identifies a store and holds its version and segment size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed
     64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
                    line feed
 
-The first release uses version 1, and each release can open the stores of the previous release. A store with a
-later version is rejected (`StoreTooNew`). Programs that predate the first release wrote only a version number
-to the file. Released programs reject stores created by such programs (`StoreTooOld`), and vice versa.
+The first release uses version 1, and each release can open the stores of the previous one. A store with a
+later version is rejected (`StoreTooNew`). Programs from before the first release wrote only a version number.
+Releases reject their stores (`StoreTooOld`), and they reject those of releases.
 
-The segment size is written only when the store is created. The file is written under a temporary name,
-synced, and then renamed. Normally, the segment size is read from the file `format`, and is not derived from
-the lengths of other files. If the file `format` is damaged, the segment size is derived from the segments,
-and the damage is reported. If the file `format` is missing, a folder that contains a commitlog is considered
-a Tidewheel store only if it also contains a file that no other program writes. As a result, Apache RocketMQ
-stores are never modified.
+The file is written once with the store, under a temporary name, synced, and renamed. If it is damaged, the
+segment size is derived from the segments, and the damage is reported. If it is missing, a folder with a
+commitlog counts as a Tidewheel store only if it also has a file that no other program writes. Apache RocketMQ
+stores are thus never modified.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """The content of the file `format`. If the segment size cannot be read, `segment_bytes` is 0.
+    """Content of the file `format`. `segment_bytes` is 0 if it cannot be read.
 
-    `problem` describes the damage to the file, and is empty if the file is intact.
+    `problem` describes damage to the file, and is empty if the file is intact.
     """
 
     version: int
@@ -56,7 +54,7 @@ class Format:
 
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
-    """Return the bytes to be written to the file `format`."""
+    """Return the content of the file `format`."""
     line = b"tidewheel %d segment_bytes %020d" % (version, segment_bytes)
     first = (b"tidewheel %d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
@@ -65,8 +63,8 @@ def encode(segment_bytes: int, version: int = VERSION) -> bytes:
 def parse(stored: bytes) -> Format | None:
     """Parse the content of the file `format`.
 
-    Return None if the file is empty or truncated. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the
-    store cannot be opened.
+    Return None if it is empty or truncated. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the store
+    cannot be opened.
     """
     first = stored[:_FIRST_BYTES].decode(errors="replace").strip("\0 \n\r\t")
     found = _LINE.fullmatch(stored[_FIRST_BYTES:])
@@ -92,9 +90,9 @@ def parse(stored: bytes) -> Format | None:
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on a disk.
 
-    If the file `format` is missing, it is created with the segment size `wanted_bytes`. If the file is
-    damaged, it is written again. If the segment size cannot be read from the file, the size is derived from
-    the segments. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` without modifying any file.
+    If the file `format` is missing, create it with the segment size `wanted_bytes`. If it is damaged, write
+    it again, with a size derived from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or
+    `StoreTooOld` without changing any file.
     """
     found = read(disk)
     if found is None:
@@ -111,7 +109,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
     """Raise `NotAStore` if a folder contains files of other programs.
 
-    Such files are allowed if `knows_format` is true and the file `format` exists.
+    They are allowed if `knows_format` is true and there is a file `format` or a commitlog.
     """
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
@@ -121,10 +119,10 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 
 
 def read(disk: Disk) -> Format | None:
-    """Return the format from the file, or a format derived from other files, or None if there is no store.
+    """Return the format from the file or, if it is missing, from other files. None means no store.
 
-    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the store cannot be opened. `NotAStore` is also
-    raised if the commitlog may have been written by another program.
+    Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the store cannot be opened. Also raise `NotAStore`
+    if another program may have written the commitlog.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -139,7 +137,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Durably and atomically replace the file `format`, or raise OSError."""
+    """Durably and atomically replace the file `format`. Raise OSError on failure."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)
@@ -147,13 +145,12 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return the probable segment size of a store if it cannot be read from the file `format`.
+    """Return the probable segment size if the file `format` does not tell.
 
-    If there are several segments, the result is the most frequent distance between their offsets. If any
-    other distance is not a multiple of this distance, the segments have different sizes, and the result is
-    the maximum of `wanted_bytes` and all distances. A single segment has its full length if it ends as an
-    allocated file does, whereas a short segment ends with a record. The reserve file is the same size as a
-    segment.
+    With several segments, this is the most frequent distance between their offsets. If another distance is
+    not a multiple of it, the segments have different sizes, and the result is the maximum of `wanted_bytes`
+    and all distances. A single segment has its full length if it ends as an allocated file does, and not with
+    a record. The reserve file has the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:
@@ -170,7 +167,7 @@ def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
 
 
 def _is_allocated(disk: Disk, path: str, size: int) -> bool:
-    """Return whether a segment ends with zeros or with a blank, as full-length segments do."""
+    """Return whether a segment ends with zeros or a blank, as segments of full length do."""
     end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 

@@ -1,22 +1,21 @@
-"""Implements tables that can be captured for a snapshot without copying rows.
+"""Tables that a snapshot can capture without copying rows.
 
-A table consists of parts, which are copied on write.
+A table consists of parts that are copied on write.
 
     parts, in the order of insertion           | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot, which a worker writes
     put, pop  copy a shared part before modifying it
 
 Rules:
-- A key is a number or a string. A row is stored in the `marshal` format. The `marshal` format depends on the
-  interpreter, and is therefore used only in memory. Python's garbage collector does not traverse a dictionary
-  that contains only bytes objects. When 200,000 rows were stored as tuples, a copy blocked the event loop for
-  12 to 17 ms, and garbage collection blocked the event loop twice for another 10 to 25 ms.
-- A row that replaces another row has the same position as the replaced row. Parts with few remaining rows are
-  merged.
+- A key is a number or a string. A row is stored as `marshal` bytes, only in memory, because this format
+  depends on the interpreter. Python's garbage collector does not traverse a dictionary of bytes. With 200,000
+  rows as tuples, a copy blocked the event loop for 12 to 17 ms, and garbage collection twice for another 10
+  to 25 ms.
+- A row that replaces another takes its position. Parts with few rows left are merged.
 
-Cost: In a table with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest rows.
-Copying a part takes 1.1 ms. Weak spot: A lookup searches the parts one by one. The cost of a lookup increases
-with the number of parts, and is highest if the row does not exist.
+Cost: with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest. Copying a part
+takes 1.1 ms. Weak spot: a lookup searches one part after another, so its cost grows with the number of parts.
+A missing row costs most.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ GONE_MAX: Final = 1_024
 
 Key = TypeVar("Key", int, str)
 Row = tuple[Any, ...]
-"""A tuple of numbers, strings, and tuples of numbers and strings."""
+"""Tuple of numbers, strings, and tuples of these."""
 
 
 class Table(Generic[Key]):
-    """A table of rows in insertion order, each of which has a key."""
+    """A table of keyed rows in insertion order."""
 
     def __init__(self) -> None:
         self._parts: list[dict[Key, bytes]] = [{}]
         self._is_shared = [False]
         self._count = 0
         self._gone_count = 0
-        """The number of rows removed from the first part. The empty entries left by these rows slow down
-        `first`."""
+        """Number of rows removed from the first part. Their empty entries slow down `first`."""
 
     def __len__(self) -> int:
         return self._count
@@ -61,7 +59,7 @@ class Table(Generic[Key]):
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
     def between(self, first: Key, end: Key) -> list[Key]:
-        """Return the keys from `first` up to `end`, exclusive.
+        """Return the keys from `first` to `end` (exclusive).
 
         Keys must have been inserted in ascending order.
         """
@@ -72,7 +70,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys at or above `first`. Keys must have been inserted in ascending order."""
+        """Return up to `count` keys from `first` on. Keys must have been inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -82,7 +80,7 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """Return the row for a key, or None if the key does not exist."""
+        """Return the row of a key, or None if there is none."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
@@ -91,7 +89,7 @@ class Table(Generic[Key]):
         return next(((key, loads(row)) for key, row in self._parts[0].items()), None)
 
     def put(self, key: Key, row: Row) -> None:
-        """Insert a row, or replace the row for an existing key."""
+        """Insert or replace the row of a key."""
         place = self._place_of(key)
         if place < 0:
             self._count += 1
@@ -101,7 +99,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row for a key, or return None if the key does not exist."""
+        """Remove and return the row of a key, or None if there is none."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -119,7 +117,7 @@ class Table(Generic[Key]):
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the index of the part that contains a key, or -1 if there is none.
+        """Return the index of the part with a key, or -1 if there is none.
 
         The newest part is searched first.
         """
@@ -130,14 +128,14 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part for modification. If the part is shared with a snapshot, the part is copied first."""
+        """Return a part for changes. Copy it first if it is shared with a snapshot."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
         return self._parts[place]
 
     def _tidy(self, place: int) -> None:
-        """Drop, merge, or compact a part after a row has been removed from it."""
+        """Drop, merge, or compact a part that has lost a row."""
         parts, left = self._parts, max(place - 1, 0)
         if len(parts) > 1 and len(parts[left]) + len(parts[left + 1]) <= PART_ROWS_MAX // 2:
             self._replace(left, left + 2, parts[left] | parts[left + 1])
@@ -150,7 +148,7 @@ class Table(Generic[Key]):
                 self._replace(0, 1, {**parts[0]})
 
     def _replace(self, first: int, end: int, part: dict[Key, bytes]) -> None:
-        """Replace adjacent parts with a single part."""
+        """Replace adjacent parts by one."""
         self._parts[first:end], self._is_shared[first:end] = [part], [False]
         assert len(self._parts) == len(self._is_shared), "a part is not known to be shared or not"
         self._gone_count = 0

@@ -1,9 +1,8 @@
-"""Implements file views, which are similar to memory maps but raise OSError if an I/O error occurs.
+"""File views: like memory maps, but with OSError for I/O errors.
 
-If a page of a memory-mapped file cannot be read from disk or has been truncated in the meantime, the process
-is terminated by SIGBUS. Therefore, the files of a store are never memory-mapped. Slices are read on demand
-through a forward-moving window of `WINDOW_BYTES` bytes. Therefore, a scan reads the file once, and keeps only
-one window in memory.
+If a page of a memory-mapped file cannot be read or was truncated, SIGBUS kills the process. The files of a
+store are therefore never mapped. A view reads slices on demand through a forward-moving window of
+`WINDOW_BYTES`. A scan thus reads the file once, with one window in memory.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Final
 
 WINDOW_BYTES: Final = 1024 * 1024
 Read = Callable[[int, int], bytes]
-"""A function that returns `length` bytes starting at `position`, or fewer bytes at the end of the file."""
+"""Returns `length` bytes from `position`, or fewer at the end of the file."""
 
 
 class View:
-    """A view of the first `length` bytes of a file. The bytes are read by calling `read`."""
+    """The first `length` bytes of a file. `read` reads them."""
 
     __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
 
@@ -34,7 +33,7 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Return the bytes of a slice, which may extend beyond the end of the view.
+        """Return the bytes of a slice, which may extend beyond the view.
 
         Raise OSError if a read fails or the file is truncated.
         """
@@ -50,18 +49,18 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return a view of the same file that ends no later than `end`."""
+        """Return a view of the same file that ends at `end` at the latest."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return a view of the same bytes with a different window size.
+        """Return a view of the same bytes with another window size.
 
         A small window saves memory if there are many views.
         """
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield the positions of all matches of a pattern at or after a position.
+        """Yield the positions of all matches of a pattern from a position on.
 
         Each match must be `match_bytes` long.
         """

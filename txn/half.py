@@ -1,26 +1,24 @@
-"""Creates the records for half messages, their outcomes, and their check-backs.
+"""Records of half messages, their outcomes, and their check-backs.
 
-A half message contains the user's message, with the real topic and queue as properties. Half messages are
-stored in queue 0 of the half topic, and are never delivered. A commit is a single record that contains the
-message with its real topic. The commit record has the transaction type "commit", and its `half_offset` field
-contains the offset of the half message. If the half message has a delivery time, the commit record is a timer
-record in the same format. The commit record also serves as the outcome record, so a crash cannot separate a
-message from its outcome. For a rollback or an expiry, a separate outcome record is written. A check-back
-record contains the number of check-backs, and a late-end record contains the outcome that the producer
-requested. Each half message record and each check-back record contains the time of the next check-back in the
-`TW_CHECK_MS` property, because the check-back settings are not stored in the log.
+A half message contains the user's message, with the real topic and queue as properties. It is stored in queue
+0 of the half topic and never delivered. A commit is a single record: the message with its real topic, the
+transaction type "commit", and the offset of the half message in `half_offset`. With a delivery time, the
+commit is a timer record in the same format. The commit is also the outcome record, so a crash cannot separate
+a message from its outcome. A rollback or an expiry has its own outcome record. A check-back record contains
+the number of check-backs, and a late-end record the outcome that the producer requested. Half message and
+check-back records hold the time of the next check-back in `TW_CHECK_MS`, because the check-back settings are
+not in the log.
 
-The transaction ID contains the log offset of the half message and a checksum of the message ID:
+A transaction ID holds the log offset of the half message and a checksum of the message ID:
 
     16 hex digits  physical offset of the half message
      8 hex digits  CRC-32 of the message ID
 
-Therefore, no table is needed to find the half message for a transaction ID. (The topics, transaction types,
-and properties are the same as in RocketMQ's `TransactionalMessageBridge`. However, RocketMQ writes separate
-records for the commit and for the outcome, and calls the latter an "op" message.)
+Finding the half message of a transaction ID thus needs no table. (The topics, transaction types, and
+properties are those of RocketMQ's `TransactionalMessageBridge`. RocketMQ, however, writes separate records
+for the commit and its outcome, the "op" message.)
 
-Weak spot: The CRC detects accidental errors, but a client that has the message ID can forge the transaction
-ID.
+Weak spot: the CRC detects accidental errors, but a client with the message ID can forge the transaction ID.
 """
 
 from __future__ import annotations
@@ -49,34 +47,33 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""The policy that applies to records without a `TW_CHECK_MS` property. The policy is part of the record
-format and must not be changed."""
+"""Policy for records without `TW_CHECK_MS`. It is part of the record format and must not change."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """Return the ID of the transaction whose half message is at `physical_offset`."""
+    """Return the ID of the transaction with the half message at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """Return the CRC-32 of a message ID, which is part of the transaction ID."""
+    """Return the CRC-32 of a message ID, a part of the transaction ID."""
     return zlib.crc32(message_id.encode())
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """Return the transaction ID for the offset of a half message and the CRC of its message ID."""
+    """Return the transaction ID for a half message offset and the CRC of the message ID."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return the unverified offset in a transaction ID, or -1 if the string is not a transaction ID."""
+    """Return the unverified offset in a transaction ID, or -1 if it is not a transaction ID."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset of the half message that is contained in a transaction ID.
+    """Return the offset of the half message in a transaction ID.
 
     Raise `InvalidTransactionId` if the transaction ID does not match the message ID.
     """
@@ -90,7 +87,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half message record for a message that is sent to queue `queue_id`.
+    """Return the half message record of a message for queue `queue_id`.
 
     The first check-back is due at `check_ms`.
     """
@@ -105,7 +102,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the encoded properties of the half message record for a message, and its `HalfStored` fact."""
+    """Return the encoded properties of a half message record, and its `HalfStored` fact."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -113,20 +110,20 @@ def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, Half
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """Return the encoded properties of the half message record for a message."""
+    """Encode the properties of a half message record."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
 
 def commit_properties(message: Message) -> bytes:
-    """Return the encoded properties of the commit record for a message, as in `committed_record`."""
+    """Encode the properties of a commit record, as in `committed_record`."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit record for a half message record. The commit has the message's real topic and queue.
+    """Return the commit record of a half message, with its real topic and queue.
 
-    If an operator has committed the half message, the record also contains the `reason`.
+    `reason` is set if an operator has committed it.
     """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
@@ -135,16 +132,16 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit record for a half message record that has a delivery time.
+    """Return the commit record of a half message with a delivery time.
 
-    The commit record is a timer record.
+    This is a timer record.
     """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the outcome record for a half message that was rolled back or has expired."""
+    """Return the outcome record of a half message that was rolled back or has expired."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -157,14 +154,14 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def state_after(end: HalfEnded) -> State:
-    """Return the state of a half message after it has ended."""
+    """Return the state of an ended half message."""
     return _STATES[end.how]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
     """Return a check-back record.
 
-    If `check_ms` is given, it is stored as the time of the next check-back.
+    `check_ms` is the time of the next check-back, if given.
     """
     return Record(
         topic=CHECK_TOPIC,
@@ -177,7 +174,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
-    """Return the time of the next check-back given by a fact, or a default time if the fact contains none."""
+    """Return the time of the next check-back in a fact, or a default if it has none."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, HalfAsked):
@@ -186,7 +183,7 @@ def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record of a producer's attempt to end a half message that has already expired."""
+    """Return the record of a producer's attempt to end an expired half message."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -216,10 +213,10 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """Return the encoded transaction properties that a half message and its commit have in common.
+    """Encode the transaction properties that a half message and its commit share.
 
-    The immunity time is rounded up to whole seconds, because the RocketMQ property is in seconds and a
-    check-back must not be sent too early.
+    The immunity time is rounded up to whole seconds: RocketMQ's property is in seconds, and a check-back must
+    not be early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -236,6 +233,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the encoded properties that precede the transaction ID. They depend only on the topic."""
+    """Encode the properties before the transaction ID. They depend only on the topic."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

@@ -1,27 +1,25 @@
-"""Stores the states of open and expired half messages, and the outcomes of recently ended half messages.
+"""States of open and expired half messages, and outcomes of recently ended ones.
 
-An expired half message is kept until an operator resolves it. For half messages that were committed or rolled
-back, only the newest `ended_halves_max` outcomes (`commitlog.applied_limits`) are kept in memory. Older
-outcomes can be found in the log through the key index (`services.broker.halves.transactions`). Therefore,
-memory usage and snapshot size depend on the number of open and expired half messages, but not on the total
-number of half messages that have ended. Each outcome uses about 175 bytes. With a limit of 100,000, the
-outcomes use 17 MiB of memory and 17 MiB of each checkpoint. Finding an older outcome requires a key index
-lookup and a read. A search for an older outcome is needed only if a half message is ended twice.
+An expired half message is kept until an operator resolves it. Of those committed or rolled back, memory holds
+only the newest `ended_halves_max` outcomes (`commitlog.applied_limits`). The key index finds older ones in
+the log (`services.broker.halves.transactions`). Memory and snapshot size thus do not depend on the number of
+ended half messages. An outcome takes about 175 bytes. With a limit of 100,000, outcomes take 17 MiB of memory
+and of each checkpoint. An older outcome needs a key index lookup and a read, but only if a half message is
+ended twice.
 
-An outcome is added to the table as soon as its record is appended, so that a second attempt to end the half
-message is detected even before the record is flushed. A response that depends on an outcome is delayed until
-the outcome record is durable. An outcome is not dropped until its record is durable, because the key index
-does not contain the outcome before then.
+An outcome enters the table when its record is appended, so that a second end is detected even before the
+flush. A response that depends on an outcome waits until the outcome record is durable. An outcome is dropped
+only when its record is durable, because the key index does not contain it before.
 
-Open half messages are ordered by offset, and therefore also by the time at which they were stored. The tables
-are written to a snapshot without being copied (`commitlog.table`).
+Open half messages are ordered by offset, and thus by store time. A snapshot captures the tables without
+copying them (`commitlog.table`).
 
     stored --> open --> expired --> resolved by an operator
                  |                         |
                  +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half message is in at most one of the three tables. The table of expired half messages is ordered by expiry
-time, and the sorted offsets of these half messages are kept in a `SortedOffsets`.
+A half message is in at most one of the three tables. The expired ones are ordered by expiry time, and a
+`SortedOffsets` holds their offsets.
 """
 
 from __future__ import annotations
@@ -36,10 +34,9 @@ from txn.states import State
 
 
 class OpenHalf(NamedTuple):
-    """An open half message: its store time, the time of its next check-back, and its check-back count.
+    """An open half message: store time, next check-back, and number of check-backs.
 
-    `topic` and `id_crc` are copied from the message, so that the half message record needs to be read only if
-    a producer is available.
+    `topic` and `id_crc` come from the message, so that its record is read only if a producer is available.
     """
 
     stored_ms: int
@@ -50,22 +47,22 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The outcome of a half message, the time at which it ended, and the offset of its outcome record."""
+    """Outcome of a half message, when it ended, and the offset of its outcome record."""
 
     state: State
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """The topic of the message, which is needed even after retention has deleted the half message."""
+    """Topic of the message, needed even after retention has deleted the half message."""
 
     @property
     def durable_at(self) -> int:
-        """The offset up to which the log must be durable before the outcome is reported to a caller."""
+        """Offset up to which the log must be durable before a caller learns the outcome."""
         return self.ended_offset + 1
 
 
 class Expired(NamedTuple):
-    """A half message that expired before a producer ended it, and later attempts by producers to end it."""
+    """An expired half message, and the producers' attempts to end it afterwards."""
 
     ended_ms: int
     ended_offset: int
@@ -73,12 +70,12 @@ class Expired(NamedTuple):
     check_count: int = 0
     topic: str = ""
     late: tuple[tuple[str, int], ...] = ()
-    """The requested outcomes and times of the first `LATE_ENDS_MAX` late attempts to end the half message."""
+    """Requested outcomes and times of the first `LATE_ENDS_MAX` late attempts."""
 
 
 LATE_ENDS_MAX: Final = 10
 _LOST: Final = OpenHalf(0, 0)
-"""The state that is assumed for a half message whose outcome is known but whose own record is damaged."""
+"""State of an ended half message whose own record is damaged."""
 
 
 class Outcomes:
@@ -86,14 +83,13 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.open: Table[int] = Table()
-        """The `OpenHalf` fields of each open half message, keyed by its offset."""
+        """`OpenHalf` fields of each open half message, by offset."""
         self.expired: Table[int] = Table()
-        """The `Expired` fields of each expired half message, keyed by its offset."""
+        """`Expired` fields of each expired half message, by offset."""
         self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
         self.waiting_by_topic: Counter[str] = Counter()
-        """The number of open and expired half messages, keyed by the topic of the message, or by "" if the
-        topic is unknown."""
+        """Number of open and expired half messages by topic. "" stands for an unknown topic."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """Add an open half message whose record is durable."""
@@ -103,30 +99,30 @@ class Outcomes:
         self.waiting_by_topic[waiting.topic] += 1
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
-        """Return the `OpenHalf` of a half message, or None if the half message is not open."""
+        """Return the `OpenHalf` of a half message, or None if it is not open."""
         row = self.open.get(half_offset)
         return None if row is None else OpenHalf(*row)
 
     def expiry(self, half_offset: int) -> Expired | None:
-        """Return the `Expired` of a half message, or None if the half message has not expired."""
+        """Return the `Expired` of a half message, or None if it has not expired."""
         row = self.expired.get(half_offset)
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return the time at which the oldest open half message was stored, in ms since 1970, or None."""
+        """Return when the oldest open half message was stored, in milliseconds, or None."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the offsets of the open and expired half messages in a log range, in ascending order."""
+        """Return the ascending offsets of open and expired half messages in a log range."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return up to `count` offsets of half messages in a state, in ascending order from `first_offset`.
+        """Return up to `count` ascending offsets of half messages in a state, from `first_offset` on.
 
-        If `state` is None, both open and expired half messages are included.
+        None means both open and expired half messages.
         """
         found = list[int]()
         if state in (None, State.OPEN):
@@ -136,14 +132,14 @@ class Outcomes:
         return sorted(found)[:count]
 
     def state(self, half_offset: int) -> State | None:
-        """Return the state of a half message, or None if it is unknown."""
+        """Return the state of a half message, or None if unknown."""
         if half_offset in self.open:
             return State.OPEN
         ended = self.ended(half_offset)
         return None if ended is None else ended.state
 
     def ended(self, half_offset: int) -> Ended | None:
-        """Return the outcome of a half message, or None if it has not ended or its outcome was dropped."""
+        """Return the outcome of a half message, or None if it has not ended or was dropped."""
         expired = self.expiry(half_offset)
         if expired is not None:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
@@ -151,7 +147,7 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """Record a check-back, and return the new state of the half message, or None if it is not open."""
+        """Record a check-back. Return the new state of the half message, or None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
             # An early check-back that is triggered by an operator must not make the scheduled check-backs
@@ -162,7 +158,7 @@ class Outcomes:
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """End an open half message or resolve an expired one, as allowed by the table in `txn.states`."""
+        """End an open half message or resolve an expired one, as the table in `txn.states` allows."""
         assert half_offset not in self._ended, "a half ends twice"
         assert outcome is not State.OPEN, "no end leaves a half open"
         waiting: OpenHalf | Expired = _LOST
@@ -182,22 +178,21 @@ class Outcomes:
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
-        """Return whether a producer's late attempt to end a half message must be recorded."""
+        """Return whether a late attempt to end a half message must be recorded."""
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
     def record_late_request(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
-        """Record that a producer tried to end a half message that had already expired."""
+        """Record that a producer tried to end an expired half message."""
         expired = self.expiry(half_offset)
         if expired is not None:
             late = (*expired.late, (asked_for, asked_ms))
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest outcomes if there are more than `kept_max` outcomes.
+        """Drop the oldest outcomes above `kept_max`.
 
-        Only outcomes up to `published_offset` are dropped, because the key index does not contain later
-        outcomes.
+        Outcomes after `published_offset` stay, because the key index does not contain them yet.
         """
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
@@ -208,7 +203,7 @@ class Outcomes:
             self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
-        """Return the rows of the open, ended, and expired half messages for a snapshot."""
+        """Return the rows of all three tables for a snapshot."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
         return {name: table.freeze(_row) for name, table in tables.items()}
 

@@ -1,8 +1,7 @@
-"""Keeps recently sent half messages in memory, so that commit records can be created without reading the log.
+"""Recently sent half messages, kept in memory to commit them without reading the log.
 
-Most half messages are ended soon after they are sent. The half messages are ordered by age. When their total
-size exceeds `RECENT_HALVES_BYTES_MAX`, the oldest half messages are dropped from memory. The half messages in
-memory are not part of the broker's state, because a dropped half message can be read from the log.
+Most half messages end soon after they are sent. Above `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped.
+They are not part of the broker's state, because a dropped half message can be read from the log.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from commitlog import limits
 from commitlog.message import Message
 
 _OBJECTS_BYTES: Final = 1_500
-"""The memory overhead of a message in bytes, excluding the bytes of its record."""
+"""Memory overhead of a message in bytes, without its record."""
 
 
 class Sent(NamedTuple):
-    """A half message with its offset, its content, its target queue, and its record size in bytes."""
+    """A half message: offset, content, target queue, and record size in bytes."""
 
     half_offset: int
     message: Message
@@ -27,7 +26,7 @@ class Sent(NamedTuple):
 
 
 class RecentHalves:
-    """The recently sent half messages that have not ended yet."""
+    """Recently sent half messages that have not ended."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[str, Sent] = (
@@ -36,7 +35,7 @@ class RecentHalves:
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Add a half message, and drop the oldest half messages if the size limit is exceeded."""
+        """Add a half message. Drop the oldest ones above the size limit."""
         assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
@@ -46,7 +45,7 @@ class RecentHalves:
         assert (self._bytes > 0) == bool(self._sent), "the bytes are of other halves"
 
     def take(self, transaction_id: str) -> Sent | None:
-        """Remove a half message and return it, or return None if it was dropped."""
+        """Remove and return a half message, or None if it was dropped."""
         sent = self._sent.pop(transaction_id, None)
         if sent is not None:
             self._bytes -= sent.record_bytes + _OBJECTS_BYTES

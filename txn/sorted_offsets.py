@@ -1,11 +1,11 @@
-"""Implements a sorted set of log offsets for a table whose rows are in a different order.
+"""A sorted set of log offsets, for a table with another row order.
 
-The set is stored as a list of sorted arrays with up to `ARRAY_LENGTH_MAX` offsets each, together with a list
-of the first offset of each array. Half messages expire in nearly the same order in which they were stored, so
-most offsets are appended to the last array.
+The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, and a list of their first offsets.
+Half messages expire in nearly the order in which they were stored, so most offsets go to the end of the last
+array.
 
-Cost: One million offsets use 8 MiB of memory. The arrays are not traversed by the Python garbage collector.
-Adding or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: Arrays
+Cost: one million offsets take 8 MiB of memory. Python's garbage collector does not traverse the arrays.
+Adding or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: arrays
 are not merged after removals. If offsets are removed evenly across the set, short arrays remain until they
 are empty.
 """
@@ -23,7 +23,7 @@ _TYPE: Final = "q"
 
 
 class SortedOffsets:
-    """A sorted set of log offsets. The initial `offsets` may be unsorted but must be distinct."""
+    """A sorted set of log offsets. The initial `offsets` need not be sorted, but must be distinct."""
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         ascending, half = array(_TYPE, sorted(offsets)), ARRAY_LENGTH_MAX // 2
@@ -59,7 +59,7 @@ class SortedOffsets:
             del self._arrays[place], self._firsts[place]
 
     def some_from(self, first: int, count: int) -> list[int]:
-        """Return the first `count` offsets at or after `first`, in ascending order."""
+        """Return the first `count` offsets from `first` on, in ascending order."""
         found: list[int] = []
         place = max(bisect_right(self._firsts, first) - 1, 0)
         while place < len(self._arrays) and len(found) < count:
@@ -70,9 +70,9 @@ class SortedOffsets:
         return found
 
     def between(self, first: int, end: int) -> array[int]:
-        """Return an array of the offsets from `first` (inclusive) to `end` (exclusive), in ascending order.
+        """Return the offsets from `first` to `end` (exclusive), in ascending order.
 
-        Copying the offsets takes 1 ms per million offsets.
+        Copying a million offsets takes 1 ms.
         """
         found = array(_TYPE)
         for place in range(max(bisect_right(self._firsts, first) - 1, 0), bisect_left(self._firsts, end)):

@@ -1,4 +1,4 @@
-"""Defines the state transitions of a transaction. The first event that ends a transaction sets its outcome.
+"""State transitions of a transaction. The first event that ends it decides the outcome.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK
@@ -6,9 +6,9 @@ EXPIRED        refused      refused        again      COMMITTED        ROLLED_BA
 COMMITTED      again        refused        refused    again            refused
 ROLLED_BACK    refused      again          refused    refused          again
 
-COMMIT and ROLLBACK are sent by producers, EXPIRE is triggered by unanswered check-backs, and the other two
-events are sent by operators. Only an operator can end a half message that has expired. "Again" means that the
-event has no effect and receives the same response as the first event.
+Producers send COMMIT and ROLLBACK, unanswered check-backs trigger EXPIRE, and operators send the other two
+events. Only an operator can end an expired half message. "Again" means that the event has no effect and gets
+the same response as the first one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 
 class State(Enum):
-    """The state of a half message."""
+    """States of a half message."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -27,7 +27,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """An event that can end a half message."""
+    """Events that can end a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -44,7 +44,7 @@ OUTCOMES: Final = {
     Event.RESOLVE_ROLLBACK: State.ROLLED_BACK,
 }
 RESOLVING: Final = frozenset({Event.RESOLVE_COMMIT, Event.RESOLVE_ROLLBACK})
-"""The events that are sent by operators."""
+"""Events of operators."""
 
 _TRANSITIONS: Final = {(State.OPEN, event): outcome for event, outcome in OUTCOMES.items()} | {
     (State.EXPIRED, event): OUTCOMES[event] for event in RESOLVING
