@@ -1,19 +1,18 @@
-"""Defines the slots of the stored levels of the timing wheel, and tracks the boundaries between the levels.
+"""Slots of the stored timing wheel levels, and the boundaries between the levels.
 
-Slots are computed arithmetically from due times.
+The slot of a timer is computed from its due time.
 
     level      0        1          2        3        4         5
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
-Each boundary is a multiple of the slot length of its level. A boundary advances when the current time is half
-a slot length before the boundary. As a result, each slot is processed (read ahead or split) half a slot
-length before it starts. No level begins after the level above it. Timers that are due before B0 are called
-near timers. If a slot cannot be processed without disk access, its boundary and all lower boundaries stop at
-this slot.
+Each boundary is a multiple of the slot length of its level. It advances half a slot length before the time
+reaches it. Each slot is thus read ahead or split half a slot length before it starts. No level begins after
+the level above it. Timers due before B0 are near timers. If a slot needs the disk, its boundary and all lower
+ones stop there.
 
-An upper-level slot that is entirely in the past is called a passing slot, and is not split. A passing slot is
-located before B0, has the slot length of its level, and keeps its timers until all of them have ended.
+An upper-level slot that is entirely in the past is a passing slot. It is not split, lies before B0, and keeps
+its timers until all of them have ended.
 """
 
 from __future__ import annotations
@@ -32,41 +31,41 @@ TOP: Final = LEVEL_COUNT - 1
 _SHIFTS: Final = np.array(SHIFTS, np.uint64)
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit integers."""
+"""Array of 64-bit integers."""
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
-"""An array of indexes into another array."""
+"""Array of indexes into another array."""
 
 
 class Slot(NamedTuple):
-    """A slot of a level. All stored timers of a slot are in the same file."""
+    """A slot of a level. One file holds all its stored timers."""
 
     level: int
     start_ms: int
 
     @property
     def end_ms(self) -> int:
-        """The end of the slot (exclusive) in ms since 1970."""
+        """End of the slot (exclusive), in milliseconds since the Unix epoch."""
         return self.start_ms + (1 << SHIFTS[self.level])
 
     @property
     def name(self) -> str:
-        """The name of the slot's file in the timer folder."""
+        """Name of the slot's file in the timer folder."""
         return f"{self.level}-{self.start_ms:0{OFFSET_DIGITS}d}"
 
     @property
     def path(self) -> str:
-        """The path of the slot's file, relative to the store."""
+        """Path of the slot's file, relative to the store."""
         return f"{TIMERS}/{self.name}"
 
     @property
     def taken_up_ms(self) -> int:
-        """The time in ms at which the slot is read ahead or split into slots of the level below."""
+        """When the slot is read ahead or split, in milliseconds since the Unix epoch."""
         return self.start_ms - (1 << SHIFTS[self.level] >> 1)
 
 
 def slot_named(name: str) -> Slot:
-    """Return the slot with the given file name, or raise ValueError if the name is invalid."""
+    """Return the slot with this file name. Raise ValueError if the name is invalid."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -75,18 +74,18 @@ def slot_named(name: str) -> Slot:
 
 
 def containing(level: int, due_ms: int) -> Slot:
-    """Return the slot of `level` that contains the time `due_ms`."""
+    """Return the slot of `level` that contains `due_ms`."""
     return Slot(level, due_ms >> SHIFTS[level] << SHIFTS[level])
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Return the boundary at which `level` begins at `now_ms` if no boundary is delayed by disk access."""
+    """Return where `level` begins at `now_ms` if the disk delays no boundary."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
 
 class Boundaries:
-    """The boundary at which each level begins, and the passing slots."""
+    """The start of each level, and the passing slots."""
 
     def __init__(self, starts_ms: list[int], passing: list[Slot] | None = None) -> None:
         self.starts_ms = starts_ms
@@ -98,18 +97,18 @@ class Boundaries:
         return cls([boundary_ms(level, now_ms) for level in range(LEVEL_COUNT)])
 
     def copy(self) -> Boundaries:
-        """Return an independent copy of the boundaries."""
+        """Return an independent copy."""
         return Boundaries(list(self.starts_ms), list(self.passing))
 
     @property
     def is_ordered(self) -> bool:
-        """True if no level begins after the level above it, as required by `slot_of`."""
+        """Whether no level begins after the level above it, as `slot_of` requires."""
         return self.starts_ms == sorted(self.starts_ms)
 
     def limit_ms(self, level: int, now_ms: int) -> int:
         """Return the maximum boundary of `level` at `now_ms`.
 
-        The maximum is never later than the boundary of the level above.
+        It is never after the boundary of the level above.
         """
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
@@ -119,7 +118,7 @@ class Boundaries:
         return self.starts_ms[level] < self.limit_ms(level, now_ms)
 
     def slot_of(self, due_ms: int) -> Slot:
-        """Return the slot for a timer that is due at `due_ms`."""
+        """Return the slot of a timer due at `due_ms`."""
         # B0 is excluded from the search (`lo=1`), because timers that are due before B0 are also in level-0
         # slots.
         for slot in self.passing:
@@ -128,10 +127,10 @@ class Boundaries:
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """Return the slots for an array of due times.
+        """Return the slots of an array of due times.
 
-        Each slot is returned with the indexes of its due times in ascending order. If a slot is returned more
-        than once, the indexes of each entry are higher than those of the previous entry.
+        Each slot comes with the ascending indexes of its due times. If a slot comes more than once, each
+        entry has higher indexes than the one before.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]

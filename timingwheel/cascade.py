@@ -1,19 +1,16 @@
-"""Writes timer changes to files during a checkpoint. Slots are split, and new timers are appended.
+"""Writes timer changes to files in a checkpoint: splits slots and appends new timers.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-The changes are written by a worker thread, which uses the state returned by `Partitions.to_write`. A write
-never changes a part of a file that is covered by a snapshot. Changes are written only to new files or to the
-end of existing files. Therefore, a failed write leaves only bytes that are not covered by any snapshot. The
-next write truncates the files to remove these bytes. A timer that is deleted before the checkpoint begins is
-not written.
+A worker thread writes the state of `Partitions.to_write`. It writes only to new files or to the end of
+existing ones, so it never changes what a snapshot covers. A failed write thus leaves only bytes that no
+snapshot covers, and the next write truncates them. A timer deleted before the checkpoint is not written.
 
-Cost: Each timer is written once when it is added, and once more for each of up to five levels that it moves
-down. A write requires memory for 8 MiB of records and for the tombstones of one slot. Weak spot: A slot is
-always split as a whole. If a level-4 or level-5 slot contains most of the timers in a store, the checkpoint
-that splits the slot takes a long time. Such a checkpoint also temporarily requires disk space for two copies
-of the timers.
+Cost: each timer is written once when it is added, and once per level that it moves down, at most five. A
+write needs memory for 8 MiB of records and the tombstones of one slot. Weak spot: a slot is always split as a
+whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits it takes long,
+and needs disk space for two copies of the timers.
 """
 
 from __future__ import annotations
@@ -37,17 +34,16 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import NewRows, NewSlotRows
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""A function that returns the rows and records of the timers at the given offsets, in the same order. Timers
-whose records cannot be read are omitted."""
+"""Returns the rows and records of the timers at these offsets. Timers with unreadable records are missing."""
 
 Span = tuple[int, int]
-"""A time range in ms. The end is exclusive."""
+"""Time range in milliseconds. The end is exclusive."""
 
 _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """The valid part of a slot file: its length in bytes and its numbers of timers and tombstones."""
+    """The valid part of a slot file: length in bytes, and number of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -55,17 +51,17 @@ class File(NamedTuple):
 
 
 class UnreadableTimer(NamedTuple):
-    """A timer with a damaged record. `path` is the file of the record, or "" if the record is in the log."""
+    """A timer with a damaged record. `path` is its file, or "" if the record is in the log."""
 
     due_ms: int
     timer_offset: int
     path: str = ""
     queue: int = -1
-    """The queue in the timer's row, or -1 if the queue is unknown."""
+    """Queue in the timer's row, or -1 if unknown."""
 
 
 class _Growing:
-    """A file to which batches are appended."""
+    """A file that grows by batches."""
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
@@ -75,7 +71,7 @@ class _Growing:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches that contain the given numbers of timers and tombstones, or raise OSError."""
+        """Append batches with these numbers of timers and tombstones. Raise OSError on failure."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -85,7 +81,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The state that a checkpoint writes: the files listed in the last snapshot, and the new timers."""
+    """What a checkpoint writes: the files of the last snapshot and the new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -93,25 +89,25 @@ class PartitionsToWrite:
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
-    """The names of the damaged files, which must not be deleted."""
+    """Names of damaged files, which must not be deleted."""
     shared: Shared
     last_offset: int
-    """The log offset of the last timer that was set."""
+    """Log offset of the last timer set."""
     mended: frozenset[Gap] = frozenset()
-    """The damaged ranges in which the outcome of every timer is known."""
+    """Damaged ranges whose timers all have known outcomes."""
     unmended: tuple[Gap, ...] = ()
-    """The damaged ranges in which some timers have unknown outcomes."""
+    """Damaged ranges with timers of unknown outcome."""
     older: frozenset[str] = frozenset()
-    """The names of the files that were not listed in the snapshot at startup and must be kept."""
+    """Names of files that the snapshot at startup did not list, and that must be kept."""
     unreadable: list[UnreadableTimer] = field(default_factory=list)
-    """The timers whose records are damaged. Such a timer is stored without its record until it ends."""
+    """Timers with damaged records. They are stored without records until they end."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
     _fetch_count: int = _FIRST_FETCH
 
     def write(self, disk: Disk, fetch: Fetch) -> None:
-        """Write all changes durably, or raise OSError."""
+        """Write all changes durably. Raise OSError on failure."""
         assert self.new_files is None, "written twice"
         for slot in self.split:
             self._split(disk, slot)
@@ -124,7 +120,7 @@ class PartitionsToWrite:
         self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, or None if `write` has not been completed."""
+        """Return the state for a snapshot, or None before `write` has completed."""
         if self.new_files is None:
             return None
         return {
@@ -140,11 +136,11 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return all damaged ranges in which some timers have unknown outcomes.
+        """Return all damaged ranges with timers of unknown outcome.
 
-        After a file has been split, the snapshot is the only evidence of its damage. In any other file, a bad
-        sector may become readable again after a restart. The broker would then treat the timers in this
-        sector as ended, because the watermark has advanced past them.
+        After a split, the snapshot is the only evidence of a file's damage. In other files, a bad sector may
+        become readable after a restart. The broker would then take its timers for ended, because the
+        watermark has passed them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -154,10 +150,10 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that are listed in neither the new nor the previous snapshot, or raise OSError.
+        """Delete the files that neither the new nor the previous snapshot lists. Raise OSError on failure.
 
-        A file is kept if its slot overlaps a time range in `in_doubt`, because the file may contain the only
-        intact copy of a damaged record.
+        A file whose slot overlaps a time range in `in_doubt` stays, because it may hold the only intact copy
+        of a damaged record.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -168,7 +164,7 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot keeps its file because it is neither split nor completely delivered."""
+        """Return whether a slot keeps its file: it is neither split nor completely delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
@@ -194,10 +190,10 @@ class PartitionsToWrite:
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield the timers with intact records, followed by the timers with damaged records as pairs.
+        """Yield the timers with intact records, and then those with damaged records as pairs.
 
-        Damaged records are not copied. Otherwise, the damaged copy would be the only one left after retention
-        has deleted the log segment and a checkpoint has deleted the older files.
+        Damaged records are not copied. Otherwise the damaged copy would be the only one once retention has
+        deleted the log segment and a checkpoint the older files.
         """
         if rows.dtype == PAIR:
             yield rows, records
@@ -218,9 +214,9 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the offsets of the deleted timers of a slot in ascending order.
+        """Return the ascending offsets of a slot's deleted timers.
 
-        The offsets are taken from the tombstones in the file and in memory.
+        They come from the tombstones in the file and in memory.
         """
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
@@ -232,9 +228,9 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: NewSlotRows, fetch: Fetch) -> None:
-        """Append the new timers and tombstones of a slot to the slot's file.
+        """Append the new timers and tombstones of a slot to its file.
 
-        If the slot is split, append the timers to files of lower levels instead.
+        If the slot is split, append the timers to files of lower levels.
         """
         # If a timer was both added and deleted after the last checkpoint, neither the timer nor its tombstone
         # is written.
@@ -252,7 +248,7 @@ class PartitionsToWrite:
             self._add_to(disk, child, left[places], fetch)
 
     def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
-        """Append timers (an array of `PAIR`) and their records to the file of a slot."""
+        """Append timers (`PAIR`) and their records to the file of a slot."""
         ordered = _by_offset(timers)
         first = 0
         while first < len(ordered):
@@ -278,7 +274,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """Adjust the number of records per fetch so that records of a similar size fit in one batch."""
+        """Adjust the number of records per fetch, so that records of this size fit in one batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -296,7 +292,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
-        """Sync all changed files, and then sync their directories, so that a snapshot may list the files."""
+        """Sync all changed files and then their directories, so that a snapshot may list them."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -305,13 +301,13 @@ class PartitionsToWrite:
 
 
 def span_of(path: str) -> Span:
-    """Return the time range of the slot that is stored in the file at `path`."""
+    """Return the time range of the slot in the file at `path`."""
     slot = slot_named(path.removeprefix(f"{TIMERS}/"))
     return slot.start_ms, slot.end_ms
 
 
 def _touches(name: str, spans: list[Span]) -> bool:
-    """Return whether `name` is the file name of a slot that overlaps any of the given time ranges."""
+    """Return whether a slot file overlaps one of these time ranges."""
     try:
         start_ms, end_ms = span_of(name)
     except ValueError:
@@ -330,9 +326,9 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """Yield the live timers of a file, together with their records, in batches of about 8 MiB.
+    """Yield the live timers of a file with their records, in batches of about 8 MiB.
 
-    The list of records is empty if the timers of a batch are pairs.
+    The list of records is empty for pairs.
     """
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
@@ -355,7 +351,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the encoded record of each row. The batch is read only once."""
+    """Return the encoded record of each row, from a single read of the batch."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -364,7 +360,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return a Boolean array that is true for each row whose record is intact or only in the log."""
+    """Return for each row whether its record is intact or only in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -378,6 +374,6 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
     """Return the files listed in a snapshot.
 
-    The files are not checked. Reading a missing or truncated file results in a gap.
+    The files are not checked. A missing or truncated file gives a gap when it is read.
     """
     return {slot_named(name): File(*fields) for name, fields in named.items()}

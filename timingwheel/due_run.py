@@ -1,18 +1,17 @@
-"""Reads the rows of a timer file in due order before they are due, a limited number of rows at a time.
+"""Reads a timer file ahead in due order, a limited number of rows at a time.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
-The rows of a file are stored in insertion order. Therefore, each read scans the whole file. A read returns
-the first rows that follow the last row of the previous read in due order. Rows with the same due time are
-ordered by timer_offset. Each returned row uses 64 bytes of memory, regardless of the file size. The next read
-begins while the rows of the previous read are still being delivered. The file is read up to its length at the
-time when the slot was queued for reading. Later changes to the slot are in memory.
+A file holds its rows in insertion order, so each read scans the whole file. A read returns the first rows
+after those of the previous read, by due time and then by timer_offset. Each returned row takes 64 bytes of
+memory, whatever the file size. The next read begins while the rows of the previous one are being delivered.
+The file is read up to its length when the slot was queued. Later changes to the slot are in memory.
 
     run 1    the first `count_max` rows of the file after (start - 1, LAST_OFFSET)
     run n    the first `count_max` rows of the file after the last row of run n-1
 
-Weak spot: A file with n rows is read n / `count_max` times. Therefore, the time needed to read a passing slot
-is quadratic in the number of its timers. A level-0 slot covers 16 seconds and requires few reads.
+Weak spot: a file with n rows is read n / `count_max` times, so reading a passing slot is quadratic in its
+number of timers. A level-0 slot covers 16 seconds and needs few reads.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from timingwheel.boundaries import Numbers, Slot
 from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 
 SortKey = tuple[int, int]
-"""A sort key (due_ms, timer_offset), which determines the delivery order."""
+"""Sort key (due_ms, timer_offset) for the delivery order."""
 
 NO_ROWS: Final = np.empty(0, ROW)
 LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """Return the rows that follow the sort key `after`. The rows (`ROW` or `PAIR`) may be in any order."""
+    """Return the rows (`ROW` or `PAIR`, in any order) after the sort key `after`."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -48,14 +47,14 @@ def behind(rows: Rows, after: SortKey) -> Rows:
 
 
 def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
-    """Return the rows that are due at or after `from_ms` and before `until_ms`."""
+    """Return the rows due from `from_ms` to `until_ms` (exclusive)."""
     due_ms = rows["due_ms"]
     kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
     return kept
 
 
 def _first_of(held: list[Rows], count_max: int) -> Rows:
-    """Return the first rows as `ROW`s ordered by (due_ms, timer_offset), and clear `held`."""
+    """Return the first rows as sorted `ROW`s, and clear `held`."""
     rows = _joined(held)
     # The list is cleared before the rows are copied, so that memory contains only one copy of the rows at a
     # time.
@@ -67,7 +66,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """Return all rows as a single array. The dtype of the array is `PAIR` if all rows are pairs."""
+    """Return all rows as one array. Its dtype is `PAIR` if all rows are pairs."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -76,10 +75,10 @@ def _joined(held: list[Rows]) -> Rows:
 
 
 def _in_order(due_ms: Numbers) -> Numbers:
-    """Return the indexes that sort the times in ascending order. Equal times keep their relative order.
+    """Return the indexes that sort the times. Equal times keep their order.
 
-    In nearly all cases, a due time and its index can be packed into one 64-bit integer. Sorting these
-    integers is several times faster than sorting the indexes by due time.
+    Nearly always, a due time and its index fit into one 64-bit integer. Sorting such integers is several
+    times faster than sorting indexes by due time.
     """
     if not len(due_ms):
         return due_ms
@@ -93,7 +92,7 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Drop the rows due after the first `count_max` rows, and return the highest remaining due time."""
+    """Drop the rows after the first `count_max`, and return the highest due time left."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
     # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`, the
@@ -111,9 +110,9 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all of the rows.
+    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all.
 
-    At most 1.25 x `count_max` rows plus the rows of one input array are in memory at the same time.
+    Memory holds at most 1.25 x `count_max` rows and those of one input array.
     """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
@@ -132,7 +131,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """A job that reads the next rows of a slot's file. The job runs in a worker thread."""
+    """A job that reads the next rows of a slot's file, in a worker thread."""
 
     slot: Slot
     length: int
@@ -140,13 +139,13 @@ class ReadAhead:
     after: SortKey
     count_max: int
     without: tuple[Gap, ...] = ()
-    """The known damaged ranges of all files, which are skipped even if their bytes are now readable."""
+    """Known damaged ranges of all files. They are skipped even if they are readable now."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Read the next rows of the file, or raise OSError."""
+        """Read the next rows of the file. Raise OSError on failure."""
         path = self.slot.path
         disk.will_need(path)
         tombstones = np.empty(0, np.uint64)
@@ -163,14 +162,14 @@ class ReadAhead:
 
 
 class Advanced(NamedTuple):
-    """The result of `Partitions.advance`: a read-ahead job, and near timers that the caller must schedule."""
+    """Result of `Partitions.advance`: a read-ahead job, and near timers to schedule."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]
 
 
 class Reading:
-    """A slot whose file is being read, together with the rows that have been read but not taken yet."""
+    """A slot whose file is being read, with the rows read but not taken."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -184,24 +183,24 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """The number of rows that have been read but not taken yet."""
+        """Number of rows read but not taken."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
     def is_done(self) -> bool:
-        """True if all rows have been read and taken."""
+        """Whether all rows have been read and taken."""
         return self.is_read and not self._runs
 
     @property
     def is_ready(self) -> bool:
-        """True if some rows have been read but not taken yet."""
+        """Whether there are rows read but not taken."""
         return bool(self._runs)
 
     @property
     def head_due_ms(self) -> int:
-        """The due time of the next row in ms since 1970.
+        """Due time of the next row in milliseconds since the Unix epoch.
 
-        If the next row has not been read yet, the value is a lower bound for its due time.
+        If the row has not been read yet, a lower bound for its due time.
         """
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
@@ -212,12 +211,12 @@ class Reading:
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
-        """Return a job that reads the next rows that follow both the last row read and the watermark."""
+        """Return a job that reads the next rows after the last row read and the watermark."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
     def install(self, job: ReadAhead) -> None:
-        """Add the rows that a completed job has read."""
+        """Add the rows of a completed job."""
         if len(job.rows):
             first, last = job.rows[0], job.rows[-1]
             assert self._after < (int(first["due_ms"]), int(first["timer_offset"])), "rows come a second time"
@@ -228,9 +227,9 @@ class Reading:
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """Remove and return up to `count_max` rows that are due at or before `limit_ms`.
+        """Remove and return up to `count_max` rows due by `limit_ms`.
 
-        Rows of timers that have been deleted in the meantime are omitted.
+        Rows of timers deleted since are omitted.
         """
         while self._runs:
             run = self._runs[0]

@@ -1,7 +1,6 @@
-"""Computes the levels of the timing wheel, using pure functions of integers.
+"""Pure functions of integers for the levels of the timing wheel.
 
-Level 0 has 256 slots of 1 ms each. Each higher level has 256 slots, each of which is as long as the entire
-level below:
+Level 0 has 256 slots of 1 ms. Each higher level has 256 slots as long as the entire level below:
 
     level  slot            level spans
     0      1 ms            256 ms
@@ -11,10 +10,10 @@ level below:
     4      49.7 days       34.8 years
     5      34.8 years      8,900 years
 
-A timer is placed on the lowest level for which the due time and the current time are in the same slot of the
-next higher level. The slot number is the byte of the due time that corresponds to the level. When the current
-time enters an upper-level slot, the timers in the slot cascade to the levels below. A timer cascades at most
-five times. (See Varghese and Lauck 1987, scheme 7.)
+A timer is on the lowest level where its due time and the current time share the slot of the next higher
+level. Its slot number is the byte of the due time for this level. When the current time enters an upper-level
+slot, its timers cascade to the levels below, at most five times per timer. (See Varghese and Lauck 1987,
+scheme 7.)
 """
 
 from __future__ import annotations
@@ -26,34 +25,34 @@ SLOT_BITS: Final = 8
 SLOT_COUNT: Final = 1 << SLOT_BITS
 SLOT_MASK: Final = SLOT_COUNT - 1
 SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
-"""The upper limit (exclusive) for due times in ms since 1970, which is in the year 10889."""
+"""Upper limit (exclusive) for due times in milliseconds, in the year 10889."""
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """Return the level of a timer, which is the index of the highest byte in which the two times differ."""
+    """Return the level of a timer: the index of the highest byte in which the times differ."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 
 def slot_of(level: int, due_ms: int) -> int:
-    """Return the number of the slot for `due_ms` on `level`, from 0 to 255."""
+    """Return the slot number of `due_ms` on `level`, from 0 to 255."""
     return (due_ms >> (SLOT_BITS * level)) & SLOT_MASK
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """Return the time in ms at which `slot` of `level` starts.
+    """Return when `slot` of `level` starts, in milliseconds.
 
-    The start time is in the same slot of the next higher level as `now_ms`.
+    The start is in the same slot of the next higher level as `now_ms`.
     """
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift
 
 
 def first_from(occupied: int, slot: int) -> int:
-    """Return the lowest bit number at or above `slot` that is set in `occupied`, or -1 if there is none."""
+    """Return the lowest bit from `slot` on that is set in `occupied`, or -1 if there is none."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
 
 
 def all_of(occupied: int) -> list[int]:
-    """Return the numbers of all bits that are set in `occupied`, in ascending order."""
+    """Return the numbers of all set bits, in ascending order."""
     return [slot for slot in range(SLOT_COUNT) if occupied >> slot & 1]

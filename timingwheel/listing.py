@@ -1,19 +1,18 @@
 """Lists, counts, and finds stored timers.
 
-Slots are processed one at a time in due order, so that memory usage is bounded.
+Slots are processed one after another in due order, so memory is bounded.
 
-The rows of overlapping slots, such as a shared slot and the slots below it, are merged. During the merge, the
-upper 24 bits of `record_at` contain the slot number, because a file position requires only 40 bits. Delivered
-and deleted timers are omitted.
+Rows of overlapping slots, such as a shared slot and the slots below it, are merged. Meanwhile the upper 24
+bits of `record_at` hold the slot number, because a file position needs only 40 bits. Delivered and deleted
+timers are omitted.
 
 Cost: Slots outside the time window are not read, and a slot that is entirely within the time window is
 counted without being read. To return the first rows of a slot quickly, the first run is small, and later runs
 are larger. Rows that a selection excludes are not counted in a run, so a selection of few rows reads each
 slot once.
 
-Weak spots: Each run reads the files again, so a large slot is read once for every `rows_max` rows listed.
-When a whole slot is counted, the stored row counts are used without verification, unless the file is known to
-be damaged.
+Weak spots: each run reads the files again, so a large slot is read once per `rows_max` rows listed. The count
+of a whole slot trusts the stored row counts, unless the file is known to be damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import NewRows, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
-"""The number of rows in the first run. Each later run has `_GROWTH` times as many rows."""
+"""Number of rows in the first run. Each following run has `_GROWTH` times as many."""
 _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -66,13 +65,13 @@ class Listing:
     damage: list[Gap]
     rows_max: int
     gaps: tuple[Gap, ...] = ()
-    """All known damaged ranges, including the ranges in which all timers have known outcomes.
+    """All known damaged ranges, even those whose timers all have known outcomes.
 
-    The rows of a damaged file are counted individually, because some of them may be missing.
+    Rows of a damaged file are counted one by one, because some may be missing.
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers that are due in the time window and after `after`, with the path of their file.
+        """Yield live timers due in the time window and after `after`, with their file path.
 
         The timers are in due order. Raise OSError if a read fails.
         """
@@ -107,12 +106,12 @@ class Listing:
                 yield Run(list(self._by_file(slots, rows)) if len(rows) else [], sort_key)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers due in the time window, or raise OSError if a read fails."""
+        """Return the number of live timers due in the time window. Raise OSError if a read fails."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Find a timer in a slot's file, and return an array that contains its `ROW`, or None.
+        """Return an array with the `ROW` of a timer in a slot's file, or None.
 
         Raise OSError if a read fails.
         """
@@ -143,7 +142,7 @@ class Listing:
                 yield _marked(rows if select is None else rows[select(rows)], number)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Remove the slot numbers, and yield arrays of consecutive rows that are in the same file."""
+        """Remove the slot numbers, and yield arrays of consecutive rows of the same file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -178,7 +177,7 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
-        """Return the number of timers in a slot minus the number of its tombstones.
+        """Return the number of timers in a slot minus its tombstones.
 
         Each tombstone belongs to a timer in the slot.
         """
@@ -189,7 +188,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield groups of overlapping slots, ordered by start time."""
+    """Yield groups of overlapping slots by start time."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

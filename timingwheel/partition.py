@@ -1,4 +1,4 @@
-"""Defines the format of a timer file, `timers/<level>-<20 digits start_ms>`.
+"""Format of a timer file, `timers/<level>-<20 digits start_ms>`.
 
 A timer file is an append-only sequence of batches.
 
@@ -23,18 +23,16 @@ A batch consists of a header, rows, and, for kind 1, the contiguous records. Int
     48     8      key_hash
     56     8      spare
 
-The rows of a batch are in ascending order of timer_offset, and the records are in due order, so that records
-with the same due time are adjacent. Each record has its own CRC, which every reader must verify. A snapshot
-contains the names and lengths of the files. Bytes beyond the recorded length of a file are ignored. A batch
-that does not match its CRC is treated as a `Gap`, and reading continues at the next intact batch. The next
-intact batch is located through the batch_bytes field of the damaged batch or, if this field is also damaged,
-by searching for the magic number. A missing or truncated file has a gap up to the length in the snapshot. An
-unreadable sector is returned as zeros (`timingwheel.sectors`), and therefore also causes a gap.
-`services.broker.timers.timer_repair` determines which timers were in a gap.
+The rows of a batch are sorted by timer_offset. The records are in due order, so that those due together are
+adjacent. Each record has its own CRC, which every reader must verify. A snapshot holds the names and lengths
+of the files, and bytes beyond this length are ignored. A batch that does not match its CRC is a `Gap`.
+Reading continues at the next intact batch, found through batch_bytes or, if that is damaged too, through the
+magic number. A missing or truncated file has a gap up to the length in the snapshot. An unreadable sector
+reads as zeros (`timingwheel.sectors`) and thus also gives a gap. `services.broker.timers.timer_repair` finds
+out which timers were in a gap.
 
-Cost: A file is read through a window, so that memory usage is bounded regardless of the length of the file.
-Weak spot: All rows of a batch share a single CRC. Therefore, a damaged byte in the rows turns the whole batch
-into a gap, which may contain up to 65,536 timers.
+Cost: a file is read through a window, so memory is bounded whatever the file length. Weak spot: all rows of a
+batch share one CRC. A damaged byte in the rows turns the whole batch of up to 65,536 timers into a gap.
 """
 
 from __future__ import annotations
@@ -65,16 +63,16 @@ ROW: Final = np.dtype(
         ("spare", "<u8"),
     ]
 )
-"""The dtype of a timer row, which includes the position of the timer's record."""
+"""Timer with the position of its record."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
-"""The dtype of a timer row without a record, and of a tombstone, which marks a timer as deleted."""
+"""Timer without a record, or tombstone of a deleted timer."""
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
-"""An array with the dtype `ROW` or `PAIR`."""
+"""Array with the dtype `ROW` or `PAIR`."""
 
 IN_LOG: Final = (1 << 64) - 2
-"""The value of `record_at` if the timer's record is stored only in the log, at `timer_offset`."""
+"""`record_at` of a timer whose record is only in the log, at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
@@ -88,9 +86,9 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """An intact batch: its kind, its rows, and its start and end positions in the file.
+    """An intact batch: kind, rows, and start and end in the file.
 
-    The dtype of the rows is `ROW` or `PAIR`, depending on the kind.
+    The kind decides whether the rows are `ROW` or `PAIR`.
     """
 
     kind: int
@@ -101,16 +99,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """A damaged byte range in a file, from `position` (inclusive) to `end` (exclusive)."""
+    """A damaged byte range in a file, from `position` to `end` (exclusive)."""
 
     path: str
     position: int
     end: int
     is_unread: bool = field(default=False, compare=False)
-    """True if some bytes of the gap could not be read from the disk."""
+    """Whether the disk could not read some bytes of the gap."""
 
     def freeze(self) -> Any:
-        """Return the path, start, and end of the gap for a snapshot."""
+        """Return the gap as [path, start, end] for a snapshot."""
         return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
@@ -120,7 +118,7 @@ class Gap:
 
 
 class Window:
-    """The first `length` bytes of a file, of which only one window at a time is in memory."""
+    """The first `length` bytes of a file, with one window at a time in memory."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -129,9 +127,9 @@ class Window:
         self._unread: list[sectors.Extent] = []
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes starting at `position`, or fewer at the end of the file.
+        """Return up to `length` bytes from `position`, or fewer at the end of the file.
 
-        Unreadable bytes are replaced with zeros. Raise OSError for any error other than EIO.
+        Unreadable bytes are zeros. Raise OSError for any error other than EIO.
         """
         length = max(0, min(length, self._there_bytes - position))
         if length == 0:
@@ -146,16 +144,16 @@ class Window:
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether bytes between `first` and `end` have been found to be unreadable."""
+        """Return whether bytes from `first` to `end` were unreadable."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the intact batches in file order, starting at `position`, and add damaged ranges to `damage`.
+    """Yield the intact batches in file order from `position` on. Add damaged ranges to `damage`.
 
-    Batches that overlap a gap in `without` are treated as damaged, even if they are now readable.
+    Batches that overlap a gap in `without` count as damaged, even if they are readable now.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -175,10 +173,9 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield all timers of a file, including deleted timers, in arrays of `ROW` or `PAIR`.
+    """Yield all timers of a file, even deleted ones, in arrays of `ROW` or `PAIR`.
 
-    Small batches are combined into larger arrays. `damage` and `without` have the same meaning as in
-    `batches`.
+    Small batches are joined. `damage` and `without` are as in `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):
@@ -193,7 +190,7 @@ def parts(
 
 
 def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
-    """Return a gap that overlaps a batch, or None if no gap does."""
+    """Return a gap that overlaps a batch, or None."""
     touching = (
         one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
     )
@@ -203,10 +200,10 @@ def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
 def tombstone_offsets(
     disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
 ) -> Numbers:
-    """Return the sorted offsets of the timers that have tombstones in a file, or raise OSError.
+    """Return the sorted offsets of the timers with tombstones in a file. Raise OSError on failure.
 
-    `damage` and `without` have the same meaning as in `batches`. The caller must not treat the timers in a
-    gap that is added to `damage` as pending, even if a later read of the gap succeeds.
+    `damage` and `without` are as in `batches`. Do not treat timers in a gap added to `damage` as pending,
+    even if a later read of the gap succeeds.
     """
     damage = [] if damage is None else damage
     found = [
@@ -218,7 +215,7 @@ def tombstone_offsets(
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """Return the rows whose timer offsets are not in `tombstones`, which must be in ascending order."""
+    """Return the rows whose offsets are not in the sorted array `tombstones`."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -228,7 +225,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """Convert rows to the dtype `ROW`. A pair becomes a row whose record is stored only in the log."""
+    """Convert rows to `ROW`. A pair becomes a row whose record is only in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -274,9 +271,9 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Split the records into ranges, each of which fits in a batch.
+    """Split the records into ranges that each fit in a batch.
 
-    A record that exceeds the batch size is placed in a batch of its own.
+    A record above the batch size gets a batch of its own.
     """
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
@@ -294,7 +291,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """Return the batch that begins at a position, or None if no intact batch begins there."""
+    """Return the intact batch at a position, or None."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -311,7 +308,7 @@ def _batch_at(window: Window, position: int) -> Batch | None:
 
 
 def _next_sound(window: Window, position: int) -> int:
-    """Return the start of the next intact batch after a damaged batch, or the length of the file."""
+    """Return the start of the next intact batch after a damaged one, or the file length."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
@@ -323,10 +320,7 @@ def _next_sound(window: Window, position: int) -> int:
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield the starts of intact batches at or after a position.
-
-    The batches are found by searching for the magic number.
-    """
+    """Yield the starts of intact batches from a position on, found by the magic number."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:

@@ -1,6 +1,6 @@
-"""Implements the upper levels of the timing wheel.
+"""The upper levels of the timing wheel.
 
-Timers that are due far in the future are stored in files, so that memory usage is bounded.
+Timers due far in the future are stored in files, so that memory is bounded.
 
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
@@ -8,8 +8,8 @@ Timers that are due far in the future are stored in files, so that memory usage 
     near: the wheel of the caller <- fresh timers <-advance- slots of level 0, 8 s before their time
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
-Each level begins at a boundary (`boundaries`), and the boundaries advance with the current time. When the
-boundary of a level reaches a slot, the slot is processed as follows:
+Each level begins at a boundary (`boundaries`) that advances with the current time. When a boundary reaches a
+slot, the kind of slot decides:
 
     slot                                 processing
     in memory only                       The timers move to the levels below without disk access.
@@ -21,37 +21,32 @@ boundary of a level reaches a slot, the slot is processed as follows:
     on level 0                           The file is queued for reading, and the timers in memory become near
                                          timers.
 
-Boundaries advance from the highest level to the lowest, and no boundary advances beyond the boundary above
-it.
+Boundaries advance from the highest level to the lowest, and never beyond the boundary above.
 
 Rules:
 
-* `near_until_ms` is the lowest boundary, which is called B0. The caller must schedule every new timer that is
-  due before B0. When `advance` moves B0 past a slot, it returns the slot's timers that are in memory.
-  `advance` also queues the slot's file for reading, up to the current length of the file. As a result, each
-  timer is returned to the caller exactly once.
-* Near timers are also stored in files, because they may be needed after a restart. A near timer is dropped
-  when `watermark`, which is the sort key of the last delivered timer, reaches the timer. All timers up to the
-  watermark have ended, and no timer may be added at or before the watermark.
-* All timers that were due before `undone_ms` have ended, regardless of the watermark. Unread timers, and
-  timers in damaged files whose outcomes are unknown, are due at or after `undone_ms`. The outcome of a timer
-  may be dropped only if the timer was due before `undone_ms`. The watermark is then moved past the timers
-  whose outcomes were dropped (`forget_before`).
-* None of the unread timers in a queued file is due before `head_due_ms`. A caller that delivers timers in due
-  order must not deliver timers of its own wheel that are due after `head_due_ms`.
-* A checkpoint deletes the files that are not listed in either of the two newest snapshots. If a damaged range
-  of a file contains timers with unknown outcomes, all files for the same time range are kept. If recovery
-  finds files that are not listed in its snapshot, these files are kept until `release_older` is called.
-* Files are changed only by checkpoints. `to_write` moves the new timers to the state that the checkpoint
-  writes. All queries include this state until `written` or `failed` is called.
+* `near_until_ms` is the lowest boundary, B0. The caller must schedule every new timer due before B0. When
+`advance` moves B0 past a slot, it returns the slot's timers in memory and queues the slot's file, up to its
+current length, for reading. Each timer thus reaches the caller exactly once. * Near timers are stored in
+files too, because they may be needed after a restart. A near timer is dropped when `watermark`, the sort key
+of the last delivered timer, reaches it. All timers up to the watermark have ended, and no timer may be added
+there. * All timers due before `undone_ms` have ended, whatever the watermark. Unread timers, and timers of
+unknown outcome in damaged files, are due at or after `undone_ms`. Only outcomes of timers due before
+`undone_ms` may be dropped. `forget_before` then moves the watermark past them. * No unread timer in a queued
+file is due before `head_due_ms`. A caller that delivers in due order must not deliver timers of its own wheel
+that are due after `head_due_ms`. * A checkpoint deletes the files that neither of the two newest snapshots
+lists. While a damaged range has timers of unknown outcome, all files for its time range are kept. Files that
+the snapshot of a recovery does not list are kept until `release_older`. * Only checkpoints change files.
+`to_write` moves the new timers to the state that the checkpoint writes. Queries include this state until
+`written` or `failed` is called.
 
-Cost: Each timer uses 16 bytes of memory until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are
-read ahead, and a read in progress may use memory for the same number of rows. Only slots that contain timers
-are examined when a boundary advances, so long periods without timers have no cost.
+Cost: 16 bytes of memory per timer until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are read
+ahead, and a read in progress may take the same memory again. A boundary only visits slots with timers, so
+long periods without timers cost nothing.
 
-Weak spot: A boundary may be delayed by the disk. If checkpoints fail, the timers of a large slot remain in
-the slot until the slot is entirely in the past. Therefore, the timers in a slot that covers 17.5 minutes may
-be delivered up to 17.5 minutes late (`is_waiting`).
+Weak spot: the disk may delay a boundary. If checkpoints fail, the timers of a large slot stay there until the
+slot is entirely in the past. Timers in a slot of 17.5 minutes may thus be delivered up to 17.5 minutes late
+(`is_waiting`).
 """
 
 from __future__ import annotations
@@ -79,17 +74,17 @@ _NO_OFFSETS: Final = np.empty(0, np.uint64)
 
 
 FoundGap = Callable[[Gap], None]
-"""A function that is called for each new gap."""
+"""Called for each new gap."""
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Do nothing. This callback is for callers that examine `Partitions.damage` themselves."""
+    """Do nothing. For callers that examine `Partitions.damage` themselves."""
 
 
 class Gaps(list[Gap]):
-    """A list of distinct gaps in which some timers have unknown outcomes.
+    """Distinct gaps with timers of unknown outcome.
 
-    `mended` contains the gaps in which the outcomes of all timers are known.
+    `mended` holds the gaps whose timers all have known outcomes.
     """
 
     def __init__(self, found: FoundGap, mended: frozenset[Gap] = frozenset()) -> None:
@@ -97,7 +92,7 @@ class Gaps(list[Gap]):
         self._found, self.mended = found, mended
 
     def append(self, gap: Gap) -> None:
-        """Add a gap, unless the gap has already been added or mended."""
+        """Add a gap, unless it is known or mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
             self._found(gap)
@@ -135,28 +130,27 @@ class Partitions:
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)
-        """The sort key up to which all timers have ended. The caller sets this field after deliveries."""
+        """Sort key up to which all timers have ended. The caller sets it after deliveries."""
         self.damage = Gaps(self._found_gap)
-        """The damaged ranges of files in which some timers have unknown outcomes."""
+        """Damaged ranges with timers of unknown outcome."""
 
     # Methods that add and delete timers.
 
     @property
     def near_until_ms(self) -> int:
-        """The boundary B0. The caller must schedule the new timers that are due before this time."""
+        """Boundary B0. The caller must schedule new timers due before it."""
         return self._boundaries.starts_ms[0]
 
     @property
     def free_ms(self) -> int:
-        """The earliest due time of a new timer that follows the watermark."""
+        """Earliest due time of a new timer after the watermark."""
         due_ms, timer_offset = self.watermark
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Add timers, each given as (due time in ms, offset), in ascending order of offset.
+        """Add timers as (due time in milliseconds, offset), in ascending order of offset.
 
-        The timers must be due after the watermark. The caller must also schedule the timers that are due
-        before `near_until_ms`.
+        They must be due after the watermark. The caller must also schedule those due before `near_until_ms`.
         """
         # The offset of a timer determines which of two overlapping slots contains the timer (`Shared.home`).
         assert not timers or timers[0][1] >= self._last_offset, "a timer is put after a later one"
@@ -198,7 +192,7 @@ class Partitions:
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next required call to `advance` or `take_due`, or None if there is none."""
+        """Return when `advance` or `take_due` must be called next, or None if not at all."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -208,14 +202,14 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """True if due timers are waiting for disk access."""
+        """Whether due timers wait for the disk."""
         head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
-        """A time in ms before which no unread timer and no timer in a damaged part of a file is due."""
+        """Time before which no unread timer and no timer in a damaged range is due."""
         heads = [reading.head_due_ms for reading in self._queue]
         mended = {gap.path for gap in self.damage.mended}
         damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
@@ -223,18 +217,18 @@ class Partitions:
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """Move the watermark to just before `due_ms` after the outcomes of earlier timers have been dropped.
+        """Move the watermark to just before `due_ms`, after the outcomes up to there were dropped.
 
-        `due_ms` must not have been later than `undone_ms` when the outcomes were dropped. Damage that is
-        found later may move `undone_ms` back to the start of a file that covers years. However, the pending
-        timers in such a file are still due at or after `due_ms`.
+        `due_ms` must not have been after `undone_ms` then. Newly found damage may move `undone_ms` back to
+        the start of a file that covers years. The pending timers in such a file are still due at or after
+        `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
     # Methods that manage the rows that were read ahead.
 
     def complete_read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows that a job has read.
+        """Add the rows of a job.
 
         Return an empty list, because `advance` has already returned the near timers.
         """
@@ -247,13 +241,13 @@ class Partitions:
         return []
 
     def abandon_read_ahead(self, job: ReadAhead) -> None:
-        """Discard a job that has failed. After one second, `advance` returns a new job for the same rows."""
+        """Discard a failed job. After one second, `advance` returns a new job for the same rows."""
         if self._job is job:
             self._job = None
             self._retry_ms = self._asked_ms + _RETRY_MS
 
     def head_due_ms(self) -> int | None:
-        """Return the due time of the next row, or a lower bound for it if the row has not been read yet.
+        """Return the due time of the next row, or a lower bound if it is not read yet.
 
         Return None if no file is queued for reading.
         """
@@ -262,14 +256,14 @@ class Partitions:
 
     @property
     def is_head_ready(self) -> bool:
-        """True if the next rows have been read ahead."""
+        """Whether the next rows have been read ahead."""
         head = self._head()
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s of a file that are due by `now_ms` and by `limit_ms`, and the file path.
+        """Return the next `ROW`s of a file due by `now_ms` and `limit_ms`, and the file path.
 
-        The rows are in due order. If the next rows have not been read yet, no rows are returned.
+        The rows are in due order. There are none if the next rows have not been read yet.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
         while (head := self._head()) is not None:
@@ -285,10 +279,10 @@ class Partitions:
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers that are due in the time window and after `after`, with the path of their file.
+        """Yield live timers due in the time window and after `after`, with their file path.
 
-        The timers are returned as `ROW`s in due order. If a record is stored only in the log, `record_at` is
-        `IN_LOG`. No timer may be added or deleted during the scan. Raise OSError if a read fails.
+        The timers are `ROW`s in due order. `record_at` is `IN_LOG` for a record that is only in the log. Do
+        not add or delete timers during the scan. Raise OSError if a read fails.
         """
         return self.listing().scan(from_ms, until_ms, after)
 
@@ -306,7 +300,7 @@ class Partitions:
         return self.listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Find a timer in the files, and return the file path and an array that contains its `ROW`, or None.
+        """Return the file path of a timer and an array with its `ROW`, or None if no file has it.
 
         Raise OSError if a read fails.
         """
@@ -315,13 +309,13 @@ class Partitions:
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the live timers in memory for the slots that overlap a time window in ms."""
+        """Return the offsets of live timers in memory, for the slots that overlap a time window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
         return np.concatenate([_NO_OFFSETS, *found])
 
     def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the tombstones in memory for the slots that overlap a time window in ms."""
+        """Return the offsets of tombstones in memory, for the slots that overlap a time window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
 
@@ -331,33 +325,33 @@ class Partitions:
 
     @property
     def unwritten_count(self) -> int:
-        """The number of timers and tombstones that exist only in memory."""
+        """Number of timers and tombstones that are only in memory."""
         return self._fresh.count + (self._writing.writing.count if self._writing else 0)
 
     @property
     def disk_bytes(self) -> int:
-        """The total size of all files in bytes."""
+        """Size of all files together, in bytes."""
         return sum(file.length for file in self._files.values())
 
     @property
     def files(self) -> dict[Slot, File]:
-        """A copy of the table of files from the last checkpoint."""
+        """Copy of the file table of the last checkpoint."""
         return dict(self._files)
 
     # Methods that write checkpoints and restore snapshots.
 
     @property
     def wants_checkpoint(self) -> bool:
-        """True if a checkpoint is needed because a slot must be split or too many timers are in memory."""
+        """Whether a slot must be split or too many timers are in memory."""
         return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
 
     @property
     def is_settled(self) -> bool:
-        """True if no checkpoint that changes the files is in progress."""
+        """Whether no checkpoint is changing the files."""
         return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Return the state for a worker thread to write. The caller must then call `written` or `failed`."""
+        """Return the state for a worker thread to write. Call `written` or `failed` afterwards."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -414,9 +408,9 @@ class Partitions:
     def adopt(self, frozen: Any, now_ms: int) -> None:
         """Restore the state from a snapshot, or delete all files if `frozen` is None.
 
-        Raise OSError on failure. A missing or truncated file is detected as damage when it is read. Files
-        that are not listed in the snapshot are kept until `release_older` is called, because they may contain
-        intact copies of damaged records.
+        Raise OSError on failure. A missing or truncated file gives damage when it is read. Files that the
+        snapshot does not list are kept until `release_older`, because they may hold intact copies of damaged
+        records.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -442,16 +436,16 @@ class Partitions:
         self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
-        """Remove all timers and delete their files, or raise OSError."""
+        """Remove all timers and delete their files. Raise OSError on failure."""
         self._clear()
         disk.delete(TIMERS)
 
     # Methods that track damage.
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Register new gaps.
+        """Register gaps.
 
-        The damaged files are kept until the outcomes of all timers in the gaps are known.
+        Damaged files are kept until all timers in the gaps have known outcomes.
         """
         for gap in gaps:
             self.damage.append(gap)
@@ -459,9 +453,9 @@ class Partitions:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """Mark gaps as mended. Each timer in the gaps must be in memory again or have ended.
+        """Mark gaps as mended. Each timer in them must be in memory again or have ended.
 
-        If `is_all_there` is true, the damaged files no longer need to be kept.
+        If `is_all_there` is true, the damaged files need not be kept any more.
         """
         known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
@@ -471,14 +465,14 @@ class Partitions:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def release_older(self) -> None:
-        """Allow checkpoints to delete the files that were not listed in the snapshot used for recovery.
+        """Let checkpoints delete the files that the snapshot of the recovery did not list.
 
         The caller must have read all files of the snapshot, so that the time ranges of all gaps are known.
         """
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the files of split slots that are kept because some timers have unknown outcomes."""
+        """Return the files of split slots that are kept for timers of unknown outcome."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
@@ -486,20 +480,20 @@ class Partitions:
     # Methods that determine the slot of a timer.
 
     def _home(self, due_ms: int, timer_offset: int) -> Slot:
-        """Return the slot that contains a pending timer."""
+        """Return the slot of a pending timer."""
         return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
 
     def _layers(self) -> tuple[NewRows, ...]:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
 
     def _is_on_disk(self, slot: Slot) -> bool:
-        """Return whether a slot has a file or will have a file after the checkpoint in progress."""
+        """Return whether a slot has a file, or will have one after the current checkpoint."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Advance the boundaries, and return the in-memory timers of the slots that were passed."""
+        """Advance the boundaries. Return the timers in memory of the slots that were passed."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -516,7 +510,7 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Advance the upper boundaries as far as possible without disk access, starting with the highest."""
+        """Advance the upper boundaries as far as the disk is not needed, from the top down."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -536,13 +530,13 @@ class Partitions:
                 self._fresh.spread(slot, self._boundaries)
 
     def _can_share(self, slot: Slot) -> bool:
-        """Return whether a slot has a small file that is not being changed by a checkpoint."""
+        """Return whether a slot has a small file that no checkpoint is changing."""
         if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
             return False
         return slot in self._files and self._files[slot].row_count <= self._rows_max
 
     def _share(self, slot: Slot) -> None:
-        """Move the boundary past a slot, and turn the slot into a shared slot."""
+        """Move the boundary past a slot, and make it a shared slot."""
         assert slot not in self._shared.slots, f"{slot.name} is shared twice"
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
@@ -552,9 +546,9 @@ class Partitions:
         self._read(slot, self._files[slot])
 
     def _pass_over(self, now_ms: int) -> Slot | None:
-        """Mark the first upper-level slot that is entirely in the past as passing, and return the slot.
+        """Make the first upper-level slot that is entirely in the past a passing slot.
 
-        If the levels below still contain earlier timers, return None.
+        Return the slot, or None if lower levels still hold timers before it.
         """
         starts_ms = self._boundaries.starts_ms
         for level in range(1, LEVEL_COUNT):
@@ -572,7 +566,7 @@ class Partitions:
         return None
 
     def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move B0 past level-0 slots, queue their files for reading, and return their timers in memory."""
+        """Move B0 past level-0 slots and queue their files. Return their timers in memory."""
         near: list[tuple[int, int]] = []
         limit_ms = self._boundaries.limit_ms(0, now_ms)
         while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
@@ -582,7 +576,7 @@ class Partitions:
         return near
 
     def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue the file of a slot for reading, and return the sort keys of the slot's timers in memory."""
+        """Queue the file of a slot for reading. Return the sort keys of its timers in memory."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -592,7 +586,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return the first slot of a level, at or after the level's boundary, that contains timers."""
+        """Return the first slot with timers of a level from its boundary on."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -600,9 +594,9 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots that must be split because they block a boundary.
+        """Return the slots to split because they block a boundary.
 
-        Slots that are entirely in the past are omitted, because they become passing slots.
+        Slots entirely in the past are omitted, because they become passing slots.
         """
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
@@ -611,10 +605,10 @@ class Partitions:
         )
 
     def _next_move_ms(self) -> int | None:
-        """Return the time at which the next boundary must move.
+        """Return when the next boundary must move.
 
-        A boundary must move when a slot that contains timers is to be read ahead or split, and when such a
-        slot is entirely in the past.
+        A boundary must move when a slot with timers is to be read ahead or split, and when such a slot is
+        entirely in the past.
         """
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
@@ -636,14 +630,14 @@ class Partitions:
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the `Reading` that contains the next row.
+        """Return the `Reading` with the next row.
 
-        If several `Reading`s have the same due time, return the one whose slot has the highest level.
+        Among equal due times, the slot of the highest level comes first.
         """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Return the due time up to which the rows of `head` precede the rows of all other slots."""
+        """Return the due time up to which the rows of `head` precede those of all other slots."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue
@@ -661,7 +655,7 @@ class Partitions:
         return self._job
 
     def _to_read(self) -> Reading | None:
-        """Return the slot to read next, or None if enough rows of each near slot have been read ahead."""
+        """Return the slot to read next, or None if all near slots have enough rows read ahead."""
         wanted = [
             reading
             for reading in self._queue
@@ -680,7 +674,7 @@ class Partitions:
         return self._may_retry_ms(now_ms) if is_possible else None
 
     def _may_retry_ms(self, now_ms: int) -> int:
-        """Return the time of the next read attempt, which is delayed after a failed read."""
+        """Return when the next read may start. A failed read delays it."""
         return self._retry_ms if now_ms < self._retry_ms <= now_ms + _RETRY_MS else now_ms
 
     def _drop_done(self) -> None:
@@ -689,7 +683,7 @@ class Partitions:
     # Methods that remove delivered timers.
 
     def _forget_passed(self) -> None:
-        """Drop the in-memory timers of slots that end before the watermark."""
+        """Drop the timers in memory of slots that end before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)

@@ -1,14 +1,14 @@
-"""Reads timer files. The contents of bad sectors are returned as zeros, which do not match any CRC.
+"""Reads timer files. Bad sectors read as zeros, which match no CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-Therefore, a bad sector is handled in the same way as a flipped bit, and only the bytes of the sector are
-lost. Linux returns the bytes that precede an unreadable page, and reports the error on the next read.
-Therefore, after a short read, reading continues at the end of the returned bytes.
+A bad sector is thus like a flipped bit, and only its own bytes are lost. Linux returns the bytes before an
+unreadable page, and reports the error on the next read. After a short read, reading therefore continues at
+the end of the returned bytes.
 
-Only the error code EIO indicates a bad sector. A bad sector that becomes readable again is still treated as
-unreadable (`services.broker.timers.timer_repair`). Weak spot: If most of a large file is unreadable, an
-attempt is made to read each block, and the drive may take seconds per block.
+Only EIO means a bad sector. A bad sector that becomes readable again still counts as unreadable
+(`services.broker.timers.timer_repair`). Weak spot: if most of a large file is unreadable, every block is
+tried, and the drive may take seconds per block.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16
-"""The maximum number of files to try. A drive may take several seconds to report a read error."""
+"""Maximum number of files to try. A drive may take seconds to report a read error."""
 
 Extent = tuple[int, int]
-"""A byte range in a file, given by its start (inclusive) and its end (exclusive)."""
+"""Byte range in a file. The end is exclusive."""
 
 
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
-    """Return `length` bytes, or fewer at the end of the file, and add unreadable ranges to `unread`.
+    """Return `length` bytes, or fewer at the end of the file. Add unreadable ranges to `unread`.
 
-    An unreadable block is returned as a full block of zeros, even if the file ends within the block. Raise
-    OSError for any error other than EIO.
+    An unreadable block gives a full block of zeros, even at the end of the file. Raise OSError for any error
+    other than EIO.
     """
     found: list[bytes] = []
     left = [(position, position + length)]
@@ -60,9 +60,9 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return the concatenated contents of several ranges (position, length) of a file.
+    """Return the joined contents of several (position, length) ranges of a file.
 
-    Zeros are returned for positions after the end of the file. Raise OSError for any error other than EIO.
+    Bytes after the end of the file are zeros. Raise OSError for any error other than EIO.
     """
     try:
         content = disk.read_many(path, spans)
@@ -76,9 +76,9 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) if the first byte cannot be read from any of the given files.
+    """Raise OSError (EIO) if the first byte can be read from none of these files.
 
-    If no file at all can be read, the read errors do not mean that the files are damaged.
+    If no file at all can be read, read errors do not mean damaged files.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -100,14 +100,14 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add a byte range, and merge it with the last range if the two ranges are adjacent."""
+    """Add a byte range. Merge it with the last one if they are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))
 
 
 def _middle(first: int, end: int) -> int | None:
-    """Return a block boundary near the middle of a byte range, or None if the range is within one block."""
+    """Return a block boundary near the middle of a byte range, or None within one block."""
     next_block = (first // _BLOCK_BYTES + 1) * _BLOCK_BYTES
     if end <= next_block:
         return None

@@ -1,16 +1,15 @@
-"""Tracks shared slots, which are small upper-level slots.
+"""Shared slots: small upper-level slots.
 
-A shared slot is not split, and overlaps the slots of lower levels.
+A shared slot is not split, and overlaps slots of lower levels.
 
-When the boundary of a level reaches a slot whose file contains no more rows than a single read-ahead, the
-boundary advances past the slot. Timers that are set later are added to slots of the levels below. The timers
-in the file are read in due order and merged with other timers by due time. Therefore, if a store contains few
-timers, each timer is written only once, and boundaries can advance without a checkpoint.
+If the file of a slot fits into a single read-ahead, the boundary advances past the slot. New timers then go
+to slots of the levels below. The timers in the file are read in due order and merged with the others. In a
+store with few timers, each timer is thus written only once, and boundaries advance without a checkpoint.
 
-Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
-set before the slot's file was last written. A timer is in the shared slot that covers its due time and has
-the lowest `last_offset` that is not lower than the timer's offset. If there is no such slot, the current
-boundaries determine the slot of the timer. Cost: Only a few entries are kept in memory.
+Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer set
+before its file was last written. A timer is in the shared slot that covers its due time and has the lowest
+`last_offset` at or above the timer's offset. Without such a slot, the current boundaries determine the slot.
+Cost: a few entries in memory.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from timingwheel.boundaries import Slot, slot_named
 
 
 class Shared:
-    """The shared slots, each with its `last_offset`, which is a log offset."""
+    """The shared slots with their `last_offset`, a log offset."""
 
     def __init__(self, slots: dict[Slot, int] | None = None) -> None:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """Return the shared slot that contains a timer, or None if there is none."""
+        """Return the shared slot of a timer, or None."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()
@@ -36,7 +35,7 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Remove the slots that end at or before `until_ms`."""
+        """Remove the slots that end by `until_ms`."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:

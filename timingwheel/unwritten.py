@@ -1,8 +1,8 @@
-"""Keeps timers in memory until they are written to a file.
+"""Timers in memory that are not written to a file yet.
 
-The timers are grouped by slot and kept in insertion order. Each timer uses 16 bytes.
+They are grouped by slot, in insertion order, with 16 bytes each.
 
-A tombstone marks a timer in memory or in a file as deleted, and also uses 16 bytes.
+A tombstone marks a timer in memory or in a file as deleted, and also takes 16 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTHING: Final = np.empty(0, PAIR)
 
 
 class Pairs:
-    """A growing list of pairs, each of which consists of a due time in ms and an offset."""
+    """A growing list of (due time in milliseconds, offset)."""
 
     __slots__ = ("_flat",)
 
@@ -31,11 +31,11 @@ class Pairs:
         return len(self._flat) // 2
 
     def append(self, due_ms: int, timer_offset: int) -> None:
-        """Add a pair that consists of a due time in ms and an offset."""
+        """Add a pair."""
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Add the pairs in an array of `PAIR`."""
+        """Add an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
@@ -44,7 +44,7 @@ class Pairs:
 
 
 class NewSlotRows:
-    """The timers and tombstones that were added to a slot after the last checkpoint."""
+    """Timers and tombstones of a slot since the last checkpoint."""
 
     __slots__ = ("timers", "tombstones")
 
@@ -53,40 +53,40 @@ class NewSlotRows:
 
 
 class NewRows:
-    """The timers and tombstones that were added after the last checkpoint, grouped by slot."""
+    """Timers and tombstones since the last checkpoint, by slot."""
 
     def __init__(self) -> None:
         self.slots: dict[Slot, NewSlotRows] = {}
         self.count = 0
 
     def at(self, slot: Slot) -> NewSlotRows:
-        """Return the entries of a slot for modification. The caller must update `count`."""
+        """Return the entries of a slot for changes. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = NewSlotRows()
         return found
 
     def pop(self, slot: Slot) -> NewSlotRows:
-        """Remove the entries of a slot, and return them."""
+        """Remove and return the entries of a slot."""
         found = self.slots.pop(slot, None) or NewSlotRows()
         self.count -= len(found.timers) + len(found.tombstones)
         assert self.count >= 0, "more was taken away than came"
         return found
 
     def check(self) -> None:
-        """Assert that `count` equals the number of entries. At most a few hundred slots are examined."""
+        """Assert that `count` is the number of entries. There are at most a few hundred slots."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add an array of timers or tombstones (`PAIR`) to the slots for their due times."""
+        """Add timers or tombstones (`PAIR`) to the slots of their due times."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to slots of the levels below."""
+        """Move the entries of a slot to the levels below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
@@ -94,7 +94,7 @@ class NewRows:
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
         """Move the entries of a slot to the levels below.
 
-        The tombstones of timers in the slot's file are not moved.
+        The tombstones of timers in the slot's file stay.
         """
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
@@ -106,14 +106,14 @@ class NewRows:
 
 
 def timers_in(layers: Iterator[NewRows], slot: Slot) -> Rows:
-    """Return the live timers of a slot in memory as an array of `PAIR` in insertion order."""
+    """Return the live timers of a slot in memory as `PAIR`s in insertion order."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[NewRows], slot: Slot) -> Numbers:
-    """Return, in ascending order, the offsets of a slot's timers that have tombstones in memory."""
+    """Return the ascending offsets of a slot's timers with tombstones in memory."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

@@ -1,31 +1,28 @@
-"""Implements a hierarchical timing wheel.
+"""A hierarchical timing wheel.
 
 Setting, moving, or canceling a timer takes O(1) time. Timers expire in due order.
 
-A timer is an integer whose meaning is defined by the caller. The wheel stores the due time of each pending
-timer. Each slot of the wheel contains pairs, which consist of a due time and a timer (see
-`timingwheel.levels`). If a timer is canceled or moved, the old pair remains in its slot. A pair is valid only
-if it matches the current due time of the timer. A stale pair is dropped when its due time is reached. When
-half of the pairs are stale, all slots are swept one after another. Without the sweep, stale pairs would
-accumulate if leases with long timeouts end within milliseconds. During a sweep, each call that creates a
-stale pair checks `_SWEPT_EACH` pairs, so that no single call performs the entire sweep. Sweeping 200,000
+A timer is an integer that the caller gives a meaning. The wheel stores the due time of each pending timer.
+Its slots hold pairs of due time and timer (see `timingwheel.levels`). A canceled or moved timer leaves its
+old pair behind. A pair is valid only if it matches the current due time of its timer, and a stale pair is
+dropped at its due time. When half of the pairs are stale, all slots are swept one after another. Otherwise
+stale pairs would pile up when leases with long timeouts end within milliseconds. During a sweep, each call
+that creates a stale pair checks `_SWEPT_EACH` pairs, so that no call does the entire sweep. Sweeping 200,000
 pairs takes 40 to 130 ms in total. Rules:
 
-* `advance(now_ms)` returns only timers that are due at or before `now_ms`.
-* Timers are returned in due order. Timers with the same due time are returned in the order in which they were
-  first set to that time.
-* The time of a wheel never decreases. If `now_ms` is lower than an earlier value, the time does not change.
+* `advance(now_ms)` returns only timers due by `now_ms`. * Timers are returned in due order, and timers with
+the same due time in the order in which they were first set to that time. * The time of a wheel never
+decreases. A lower `now_ms` has no effect.
 
-The start of the next occupied slot is cached, because searching for the slot on each call would take as long
-as setting a timer.
+The start of the next occupied slot is cached, because searching for it in each call would take as long as
+setting a timer.
 
-Cost: Each timer uses one dictionary entry and up to four integers. An empty slot uses no memory. The wheel
-jumps from one occupied slot to the next, so the length of an idle period has no effect on the cost. A cascade
-moves all timers of a slot at once. A cascade takes at least 50 us, and less than 1 us per timer if the slot
-contains thousands of timers.
+Cost: one dictionary entry and up to four integers per timer. An empty slot takes no memory. The wheel jumps
+from one occupied slot to the next, so idle periods of any length cost the same. A cascade moves all timers of
+a slot at once. It takes at least 50 us, and less than 1 us per timer for thousands of timers.
 
-Weak spot: A slot is always emptied as a whole. If a slot contains very many timers, the `advance` call that
-enters the slot takes a long time, regardless of `count_max`.
+Weak spot: a slot is always emptied as a whole. If it holds very many timers, the `advance` call that enters
+it takes long, whatever `count_max` is.
 """
 
 from __future__ import annotations
@@ -42,18 +39,18 @@ import numpy as np
 from timingwheel import levels
 
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
-"""An array of shape (n, 2) that contains due times in ms and timers."""
+"""Array of shape (n, 2) with due times in milliseconds and timers."""
 
 _LEFT_BEHIND_MIN: Final = 16_384
 _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
 _EMPTY: Final = partial(array, "q")
-"""A function that creates an empty slot, which is an array of alternating due times and timers."""
+"""Creates an empty slot: an array of alternating due times and timers."""
 
 
 class Wheel:
-    """A timing wheel with the initial time `now_ms`."""
+    """A timing wheel that starts at `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -63,12 +60,12 @@ class Wheel:
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
         self._unswept: list[tuple[int, int]] = []
-        """The slots (level, number) that remain to be swept. The last slot in the list is swept next."""
+        """Slots (level, number) left to sweep. The last one is next."""
         self._sweeping: array[int] | None = None
-        """The pairs of the slot that is being swept. `_kept` contains the valid pairs before `_swept_to`."""
+        """Pairs of the slot being swept. `_kept` holds the valid ones before `_swept_to`."""
         self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
         self._next_ms: int | None = _NEVER
-        """The start of the next occupied slot, `_NEVER` if all slots are empty, or None if unknown."""
+        """Start of the next occupied slot, `_NEVER` if all are empty, or None if unknown."""
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -77,13 +74,13 @@ class Wheel:
         return timer in self._due_ms
 
     def due_ms(self, timer: int) -> int:
-        """Return the due time of a timer in ms, or raise KeyError if the timer is not pending."""
+        """Return the due time of a timer in milliseconds. Raise KeyError if it is not pending."""
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
-        """Set a timer, or move it to a new due time.
+        """Set a timer, or move it to another due time.
 
-        If the timer is already due, the next call to `advance` returns the timer.
+        If the timer is already due, the next `advance` returns it.
         """
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
@@ -96,7 +93,7 @@ class Wheel:
             self._left_behind(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Set several timers to the same due time. The timers must be distinct and must not be pending."""
+        """Set several timers to the same due time. They must be distinct and not pending."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
         count = len(self._due_ms) + len(timers)
@@ -105,11 +102,11 @@ class Wheel:
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Cancel a timer, and return whether it was pending."""
+        """Cancel a timer. Return whether it was pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Cancel several timers, and return how many of them were pending."""
+        """Cancel several timers. Return how many were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -117,10 +114,10 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Advance the time to `now_ms`, and remove and return up to `count_max` due timers in due order.
+        """Advance to `now_ms`. Remove and return up to `count_max` due timers in due order.
 
-        The result is a list of pairs (due time, timer). If it contains `count_max` timers, more timers may be
-        due, and the caller should call `advance` again.
+        The result is a list of (due time, timer). If it has `count_max` entries, more timers may be due: call
+        `advance` again.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -128,9 +125,9 @@ class Wheel:
         return due
 
     def rebased(self, now_ms: int) -> Wheel:
-        """Return a new wheel with the same timers and the time `now_ms`.
+        """Return a new wheel with the same timers at `now_ms`.
 
-        This method is used after the clock has been set back.
+        Use this after the clock was set back.
         """
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
@@ -138,10 +135,10 @@ class Wheel:
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` must be called next, or None if no call is needed.
+        """Return when `advance` must be called next, or None if not at all.
 
-        The returned time is never later than the next due time. It may be the start of a slot whose timers
-        only cascade or have all been canceled.
+        This is never after the next due time. It may be the start of a slot whose timers only cascade or were
+        all canceled.
         """
         if self._expired:
             return self.now_ms
@@ -165,7 +162,7 @@ class Wheel:
                 self._next_ms = start_ms
 
     def _left_behind(self, count: int) -> None:
-        """Add `count` to the number of stale pairs, and start or continue a sweep if necessary."""
+        """Count new stale pairs. Start or continue a sweep if necessary."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -183,7 +180,7 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs, and drop the stale pairs. The valid pairs remain in order."""
+        """Check the next `count` pairs and drop the stale ones. The valid ones stay in order."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
@@ -200,14 +197,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep the given pairs of the current slot that match the current due times of their timers."""
+        """Keep the pairs of the current slot that match the due times of their timers."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Replace the pairs of a completely checked slot with the valid pairs."""
+        """Replace the pairs of a swept slot with its valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -221,7 +218,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins at or before `now_ms`. Return False if there is none."""
+        """Empty the next occupied slot that begins by `now_ms`. Return False if there is none."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -233,15 +230,15 @@ class Wheel:
         return True
 
     def _check_counts(self) -> None:
-        """Assert that the slots and the expired timers contain enough pairs for the pending timers."""
+        """Assert that there are at least as many pairs as pending timers."""
         pairs = self._pair_count + len(self._expired)
         assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Return (level, slot, start in ms) for the first occupied slot, or None if no slot is occupied.
+        """Return (level, slot, start in milliseconds) of the first occupied slot, or None.
 
-        If several slots begin at the same time, the slot of the highest level is returned, because its timers
-        were set earlier and cascade to the lower slots.
+        Among slots with the same start, the highest level comes first: its timers were set before those in
+        lower slots, and cascade there.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -253,7 +250,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Move the pairs of a slot to lower levels or, for a level-0 slot, to the expired timers."""
+        """Move the pairs of a slot to lower levels or, on level 0, to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -266,10 +263,10 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper-level slot to lower levels when the current time has reached the slot.
+        """Move the pairs of an upper-level slot to lower levels when its time has come.
 
-        All pairs for the same lower slot are moved at once, because a level-2 slot may contain all timers
-        that are due within a minute.
+        All pairs for the same lower slot move at once, because a level-2 slot may hold all timers due within
+        a minute.
         """
         # As in `levels.level_of`, the level is the index of the highest byte in which the due time differs
         # from the current time. All bytes with an index of `level` or higher are equal, so each pair is moved
@@ -292,9 +289,9 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Move expired timers that are still pending to `due`, up to a list length of `count_max`.
+        """Move expired timers that are still pending to `due`, up to `count_max` in total.
 
-        An expired timer may have been moved or canceled in the meantime.
+        An expired timer may have been moved or canceled since.
         """
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
